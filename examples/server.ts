@@ -36,6 +36,12 @@ await app.register(mcpResume, {
   }
 })
 
+// Balancers stop sending new requests when this says 503; what still arrives is served all the same.
+let closing = false
+app.get('/healthz', { logLevel: 'warn' }, (_request, reply) => {
+  return reply.code(closing ? 503 : 200).send({ replica: app.mcp.replicaId })
+})
+
 await app.listen({ host: environment.host, port: environment.port })
 const { port } = app.server.address() as AddressInfo
 process.stdout.write(`ready http://${environment.host}:${port}/mcp replica=${app.mcp.replicaId}\n`)
@@ -45,6 +51,7 @@ process.once('SIGINT', close)
 
 // No process.exit: with everything closed nothing keeps the process up, and a leak shows.
 async function close (): Promise<void> {
+  closing = true
   await app.close()
   redis?.disconnect()
 }

@@ -109,7 +109,7 @@ export function listTools (): { tools: ToolListing[] } {
     tools: Object.entries(tools).map(([name, { description, input, readOnly }]) => ({
       name,
       description,
-      inputSchema: z.toJSONSchema(input) as ToolListing['inputSchema'],
+      inputSchema: z.toJSONSchema(input, { io: 'input' }) as ToolListing['inputSchema'],
       annotations: { readOnlyHint: readOnly }
     }))
   }
