@@ -28,7 +28,8 @@ const host: Host = {
 
 await app.register(mcpResume, {
   ...environment.options,
-  ...(redis !== undefined && { redis }),
+  // Design B keeps nothing in Redis, and the plugin refuses the two together.
+  ...(redis !== undefined && environment.options.resumable !== false && { redis }),
   server: () => buildServer(host),
   principal: request => {
     const user = request.headers['x-user']
