@@ -1,0 +1,162 @@
+-- Appends messages to one stream: number, entry, eviction, TTL and hint in one step.
+-- ARGV: 1 stream, 2 replica, 3 n of the token, 4 highest seq the caller has seen, 5 windowMs, 6 maxEvents, 7 maxBytes,
+--       8 request (JSON; not empty: open the stream if it is not there), 9 connection ('-': none carries it yet),
+--       10 'seq-tag' that the newest event must be (empty: any), 11 '1' to finish the stream, 12 prefix of channels,
+--       13 session ID, then per event: tag, mark (o opening, m message, f final response), payload
+-- Reply: { 'appended', first seq, first offset, predecessor's seq, its tag, flag, carrier, connection, fence, evicted early },
+--        a repeated token is answered with what it got; else { 'gone' | 'unknown' | 'finished' | 'changed' }
+local name, replica, n, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local window, max_events, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local request, connection, expect, finish, channels, sid = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
+local FIRST, MOST_EVICTED, MOST_TOKENS, MOST_DONE, HINT_BYTES = 14, 64, 32, 1000, 16384
+local count = (#ARGV - FIRST + 1) / 3
+
+local c = counter()
+if not c then return { 'gone' } end
+local s = stream(name)
+if not s then
+  if request == '' then return { 'unknown' } end
+  s = {
+    nseq = 0, noff = -1, ntag = '-', eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = replica,
+    carrier = connection == '-' and '-' or replica, connection = connection, fence = connection == '-' and 0 or 1,
+    wseq = 0, woff = 0, wtag = '-', ttime = 0, tcount = 0, tokens = '-', request = request
+  }
+end
+
+local function reply(seq, offset, pseq, ptag, early)
+  return { 'appended', text(seq), text(offset), text(pseq), ptag, s.flag, s.carrier, s.connection, text(s.fence), text(early) }
+end
+
+local tokens = {}
+for token in string.gmatch(s.tokens, '[^,]+') do
+  local who, which, rest = string.match(token, '^(%w+):(%d+):(.*)$')
+  if who == replica then
+    local tseq, toff, tpseq, tptag = string.match(rest, '^(%d+):(%d+):(%d+):(%S+)$')
+    if which == n then return reply(tonumber(tseq), tonumber(toff), tonumber(tpseq), tptag, 0) end
+    if tonumber(which) > tonumber(n) then return { 'finished' } end
+  elseif who then
+    tokens[#tokens + 1] = token
+  end
+end
+if s.flag == 'f' then return { 'finished' } end
+if expect ~= '' and expect ~= text(s.nseq) .. '-' .. s.ntag then return { 'changed' } end
+
+local time = now()
+local log_size = redis.call('XLEN', KEYS[2])
+local pseq, ptag = s.nseq, s.ntag
+local first_seq, first_offset = math.max(c.seq, seen) + 1, s.noff + 1
+local hint, hint_size = {}, 0
+
+for i = 1, count do
+  local at = FIRST + (i - 1) * 3
+  local tag, mark, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local function value()
+    return table.concat({ name, tag, text(s.nseq), s.ntag, text(time), mark, payload }, ' ')
+  end
+  local entry = value()
+  local seq, offset = first_seq + i - 1, s.noff + 1
+  local added = redis.pcall('XADD', KEYS[2], entry_id(seq, offset), 'e', entry)
+  if type(added) == 'table' and added.err then
+    -- The log remembers more than the counter (an older copy of the hash came back): go on above the log.
+    local last = i == 1 and redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+    local above = last and tonumber(string.match(last[1], '^%d+'))
+    if not above or above < seq then return added end
+    first_seq = above + 1
+    seq = first_seq
+    redis.call('XADD', KEYS[2], entry_id(seq, offset), 'e', entry)
+  end
+  s.nseq, s.noff, s.ntag = seq, offset, tag
+  if mark == 'f' then s.flag = 'f' end
+  if c.count == 0 then c.floor, c.ftime, c.fsize = seq, time, #entry end
+  c.seq, c.bytes, c.count = seq, c.bytes + #entry, c.count + 1
+  hint[#hint + 1] = '\n' .. entry_id(seq, offset) .. ' ' .. entry
+  hint_size = hint_size + #entry
+end
+if finish == '1' then s.flag = 'f' end
+if s.wtag == '-' then s.wseq, s.woff, s.wtag = s.nseq, s.noff, s.ntag end
+
+table.insert(tokens, 1, table.concat({ replica, n, text(first_seq), text(first_offset), text(pseq), ptag }, ':'))
+s.tokens = table.concat(tokens, ',', 1, math.min(#tokens, MOST_TOKENS))
+
+-- Entries that vanished with their key (evicted by Redis itself) leave the totals and every stream's view wrong.
+if log_size ~= c.count - count then
+  local kept = redis.call('XRANGE', KEYS[2], '-', '+')
+  c.bytes, c.count = 0, #kept
+  local first = {}
+  for i, e in ipairs(kept) do
+    local who, _, eseq, etag, etime = entry_head(e[2][2])
+    c.bytes = c.bytes + #e[2][2]
+    if i == 1 then c.floor, c.ftime, c.fsize = tonumber(string.match(e[1], '^%d+')), tonumber(etime), #e[2][2] end
+    if not first[who] then first[who] = { tonumber(eseq), tonumber(string.match(e[1], '%d+$')) - 1, etag } end
+  end
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local other = string.match(all[i], '^s:(%w+)$')
+    if other then
+      local o = other == name and s or unpack_stream(all[i + 1])
+      local before = first[other]
+      if not before then
+        o.eseq, o.eoff, o.etag = o.nseq, o.noff, o.ntag
+      elseif before[2] >= 0 then
+        o.eseq, o.eoff, o.etag = before[1], before[2], before[3]
+      end
+      if other ~= name then save_stream(other, o) end
+    end
+  end
+end
+
+-- Nothing of a finished stream is left: keep what later cursors need, for a bounded number of streams.
+local function retire(who, o)
+  local slot = 'd:' .. text(c.done % MOST_DONE)
+  local oldest = redis.call('HGET', KEYS[1], slot)
+  if oldest then redis.call('HDEL', KEYS[1], 's:' .. oldest) end
+  redis.call('HSET', KEYS[1], slot, who)
+  c.done = c.done + 1
+  o.tokens = '-'
+end
+
+local function due() return c.count > max_events or c.bytes > max_bytes or time - c.ftime > window end
+
+-- Oldest first, a bounded number at a time; the newest event stays.
+local early, left, from, read = 0, math.min(MOST_EVICTED, c.count - 1), '-', 2
+local touched = {}
+while left > 0 and due() do
+  local page = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', read)
+  local i = 1
+  while i < #page and left > 0 and due() do
+    local value, following = page[i][2][2], page[i + 1]
+    local who, tag = entry_head(value)
+    local o = who == name and s or touched[who]
+    if o == nil then
+      o = stream(who) or false
+      touched[who] = o
+    end
+    if o then
+      local seq, offset = string.match(page[i][1], '^(%d+)%-(%d+)$')
+      o.eseq, o.eoff, o.etag = tonumber(seq), tonumber(offset), tag
+    end
+    if time - c.ftime <= window then early = early + 1 end
+    local _, _, _, _, ftime = entry_head(following[2][2])
+    c.floor, c.ftime, c.fsize = tonumber(string.match(following[1], '^%d+')), tonumber(ftime), #following[2][2]
+    c.bytes, c.count = c.bytes - #value, c.count - 1
+    from, left, i = following[1], left - 1, i + 1
+  end
+  read = MOST_EVICTED + 1
+end
+if from ~= '-' then redis.call('XTRIM', KEYS[2], 'MINID', from) end
+for who, o in pairs(touched) do
+  if o then
+    if o.flag == 'f' and o.eseq == o.nseq then retire(who, o) end
+    save_stream(who, o)
+  end
+end
+if finish == '1' and s.eseq == s.nseq then retire(name, s) end
+
+redis.call('HSET', KEYS[1], 's:' .. name, pack_stream(s), 'c', pack_counter(c))
+keep_alive(c.ttl)
+
+if s.carrier ~= '-' and s.carrier ~= replica then
+  local head = table.concat({ 'hint', sid, name, text(s.fence) }, ' ')
+  redis.pcall('PUBLISH', channels .. s.carrier, hint_size < HINT_BYTES and head .. table.concat(hint) or head)
+end
+return reply(first_seq, first_offset, pseq, ptag, early)

@@ -1,0 +1,19 @@
+-- Opens a session: its record, its counter at 1, and the opening event of the standalone stream.
+-- ARGV: 1 fixed record (JSON), 2 principal, 3 ttl in ms, 4 tag of the opening event
+-- Reply: 1, also when the session is there already (a repeated call)
+local record, principal, ttl, tag = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
+local time = now()
+local value = '1 ' .. tag .. ' 0 - ' .. text(time) .. ' o '
+redis.call('DEL', KEYS[2])
+redis.call('XADD', KEYS[2], '1-0', 'e', value)
+redis.call('HSET', KEYS[1],
+  'i', record, 'p', principal, 'n', '0', 'l', '', 'u', '[]',
+  'c', pack_counter({ seq = 1, floor = 1, ftime = time, fsize = #value, bytes = #value, count = 1, done = 0, ttl = ttl }),
+  's:1', pack_stream({
+    nseq = 1, noff = 0, ntag = tag, eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = '-', carrier = '-',
+    connection = '-', fence = 0, wseq = 1, woff = 0, wtag = tag, ttime = 0, tcount = 0, tokens = '-', request = ''
+  }))
+keep_alive(ttl)
+return 1

@@ -1,0 +1,300 @@
+import { readFileSync } from 'node:fs'
+import type { Cluster, Redis } from 'ioredis'
+import { LogAway } from '../errors.ts'
+import { STANDALONE, type EventId } from '../event-id.ts'
+import type { Keys } from './keys.ts'
+import type {
+  Append, AppendReply, Attached, Carrier, Change, Hint, Log, LogEvent, Page, Retention, SessionRecord, Snapshot,
+  StreamRequest, StreamState
+} from './log.ts'
+import { newTag } from './tags.ts'
+
+export type RedisClient = Redis | Cluster
+
+export interface RedisLogOptions {
+  readonly redis: RedisClient
+  readonly keys: Keys
+  readonly replica: string
+  readonly retention: Retention
+  readonly sessionTtlMs: number
+  /** How long a command may take, in ms, before the log counts as away. */
+  readonly commandTimeoutMs: number
+}
+
+type Arg = string | number
+type Script = (...args: Arg[]) => Promise<unknown>
+
+const SCRIPTS = ['create', 'snapshot', 'append', 'read', 'attach', 'detach', 'tick', 'touch', 'change', 'terminate', 'index'] as const
+type ScriptName = typeof SCRIPTS[number]
+
+const REMEMBERED_SESSIONS = 10_000
+const INDEX_MARGIN = 1.25
+
+/** The log in Redis: two keys a session, one script a step. Speaks ioredis, returns plain values. */
+export class RedisLog implements Log {
+  readonly #options: RedisLogOptions
+  readonly #scripts: Record<ScriptName, Script>
+  /** Highest number this replica has seen in a session, so that a failover which lost the newest cannot issue it again. */
+  readonly #seen = new Map<string, number>()
+  /** Sessions used here since the index last heard of them. */
+  readonly #active = new Set<string>()
+
+  constructor (options: RedisLogOptions) {
+    this.#options = options
+    this.#scripts = defineScripts(options.redis)
+  }
+
+  async create (sid: string, record: SessionRecord, ttlMs: number): Promise<void> {
+    const { version, initialize, capabilities, principal } = record
+    await this.#call('create', sid, JSON.stringify({ version, initialize, capabilities }), principal, ttlMs, newTag())
+    await this.#index(ttlMs, [sid])
+  }
+
+  async snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined): Promise<Snapshot | undefined> {
+    const at = cursor === undefined
+      ? ['', '', '', '']
+      : cursor === 'watermark' ? [STANDALONE, '', '', ''] : [cursor.stream, cursor.seq, cursor.offset, cursor.tag]
+    const reply = await this.#call('snapshot', sid, principal, ...at) as SnapshotReply | null
+    if (reply === null) return undefined
+    const [fixed, initialized, level, subscriptions, head, floor, raw, retained, emptied] = reply
+    const state = raw === '' ? undefined : parseStream(cursor === undefined || cursor === 'watermark' ? STANDALONE : cursor.stream, raw)
+    this.#remember(sid, Number(head))
+    return {
+      session: parseRecord(fixed, principal, initialized, level, subscriptions),
+      head: Number(head),
+      floor: Number(floor),
+      stream: state !== undefined && emptied === 1 ? { ...state, evicted: state.newest } : state,
+      retained: retained === 1,
+      cursor: cursor === 'watermark' ? state?.watermark : cursor
+    }
+  }
+
+  async record (sid: string): Promise<SessionRecord | undefined> {
+    const { redis, keys } = this.#options
+    const fields = await this.#answer(() => redis.hmget(keys.session(sid)[0], 'i', 'p', 'n', 'l', 'u')) as string[]
+    return fields[0] === null ? undefined : parseRecord(...fields as [string, string, string, string, string])
+  }
+
+  async append (sid: string, append: Append): Promise<AppendReply> {
+    const { stream, events, token, open, finish, expect } = append
+    const { retention, keys } = this.#options
+    const reply = await this.#call('append', sid,
+      stream, token.replica, token.n, this.#seen.get(sid) ?? 0,
+      retention.windowMs, retention.maxEvents, retention.maxBytes,
+      open === undefined ? '' : JSON.stringify(open.request), open?.carrier?.connection ?? '-',
+      expect === undefined ? '' : `${expect.seq}-${expect.tag}`, finish === true ? '1' : '', keys.replicas, sid,
+      ...events.flatMap(event => [event.tag, markOf(event), event.payload])
+    ) as [status: AppendReply['status'], ...rest: string[]]
+    if (reply[0] !== 'appended') return { status: reply[0] }
+    const [, seq, offset, pseq, ptag, flag, carrier, connection, fence, early] = reply
+    let predecessor = Number(pseq) === 0 ? undefined : { seq: Number(pseq), tag: ptag! }
+    const logged = events.map((event, i): LogEvent => {
+      const id = { seq: Number(seq) + i, offset: Number(offset) + i, stream, tag: event.tag }
+      const one = { id, predecessor, payload: event.payload, final: event.final }
+      predecessor = id
+      return one
+    })
+    if (logged.length > 0) this.#remember(sid, logged.at(-1)!.id.seq)
+    return {
+      status: 'appended',
+      events: logged,
+      finished: flag === 'f',
+      carrier: parseCarrier(carrier!, connection!),
+      fence: Number(fence),
+      evictedEarly: Number(early)
+    }
+  }
+
+  async read (sid: string, stream: string, position: { seq: number, offset: number }, scanned: number, maxBytes: number): Promise<Page | undefined> {
+    const reply = await this.#call('read', sid, stream, position.seq, position.offset, scanned, maxBytes) as PageReply | null
+    if (reply === null) return undefined
+    const [raw, upTo, more, ...entries] = reply
+    const events: LogEvent[] = []
+    for (let i = 0; i < entries.length; i += 2) events.push(parseEntry(entries[i]!, entries[i + 1]!))
+    const state = parseStream(stream, raw)
+    this.#remember(sid, state.newest.seq)
+    return { events, scanned: Number(upTo), more: more === 1, stream: state }
+  }
+
+  async attach (sid: string, stream: string, carrier: Carrier): Promise<Attached | undefined> {
+    const reply = await this.#call('attach', sid, stream, carrier.replica, carrier.connection, this.#options.keys.replicas, sid) as
+      [fence: string, replica: string, connection: string, takeovers: number] | null
+    if (reply === null) return undefined
+    return { fence: Number(reply[0]), previous: parseCarrier(reply[1], reply[2]), takeovers: reply[3] }
+  }
+
+  async detach (sid: string, stream: string, carrier: Carrier, position: EventId): Promise<void> {
+    await this.#call('detach', sid, stream, carrier.replica, carrier.connection, position.seq, position.offset, position.tag)
+  }
+
+  async tick (sid: string, stream: string, carrier: Carrier, position: EventId): Promise<StreamState | undefined> {
+    const raw = await this.#call('tick', sid, stream, carrier.replica, carrier.connection, position.seq, position.offset, position.tag)
+    return raw === null ? undefined : parseStream(stream, raw as string)
+  }
+
+  async touch (sids: readonly string[]): Promise<void> {
+    await Promise.all(sids.map(sid => this.#call('touch', sid)))
+    const active = [...this.#active]
+    this.#active.clear()
+    if (active.length > 0) await this.#index(this.#options.sessionTtlMs * INDEX_MARGIN, active)
+  }
+
+  async change (sid: string, change: Change): Promise<boolean> {
+    const value = change.kind === 'initialized' ? change.ttlMs : change.kind === 'logLevel' ? change.level : change.uri
+    return await this.#call('change', sid, change.kind, value) === 1
+  }
+
+  async terminate (sid: string): Promise<boolean> {
+    const there = await this.#call('terminate', sid, this.#options.keys.everyone, sid) === 1
+    this.#seen.delete(sid)
+    this.#active.delete(sid)
+    await this.#answer(() => this.#options.redis.zrem(this.#options.keys.sessions, sid))
+    return there
+  }
+
+  async unfinished (sid: string): Promise<ReadonlyMap<string, StreamState>> {
+    const fields = await this.#answer(() => this.#options.redis.hgetall(this.#options.keys.session(sid)[0])) as Record<string, string>
+    const streams = new Map<string, StreamState>()
+    for (const [field, raw] of Object.entries(fields)) {
+      if (!field.startsWith('s:')) continue
+      const state = parseStream(field.slice(2), raw)
+      if (!state.finished && state.request !== undefined) streams.set(state.newest.stream, state)
+    }
+    return streams
+  }
+
+  async sessions (): Promise<string[]> {
+    return await this.#answer(() => this.#options.redis.zrange(this.#options.keys.sessions, '0', '-1')) as string[]
+  }
+
+  async close (): Promise<void> {}
+
+  async #index (ttlMs: number, sids: readonly string[]): Promise<void> {
+    await this.#answer(() => this.#scripts.index(1, this.#options.keys.sessions, Math.ceil(ttlMs), ...sids))
+  }
+
+  async #call (name: Exclude<ScriptName, 'index'>, sid: string, ...args: Arg[]): Promise<unknown> {
+    this.#active.add(sid)
+    return await this.#answer(() => this.#scripts[name](2, ...this.#options.keys.session(sid), ...args))
+  }
+
+  /**
+   * The answer, or `LogAway`: at once while there is no connection (nothing is added to an offline queue), on any Redis
+   * error, and when the answer takes too long, since a promise of ioredis may never settle.
+   */
+  async #answer (command: () => Promise<unknown>): Promise<unknown> {
+    const { redis, commandTimeoutMs } = this.#options
+    if (redis.status !== 'ready') throw new LogAway(`Redis is not connected (${redis.status})`)
+    let timer: NodeJS.Timeout | undefined
+    try {
+      return await Promise.race([
+        command(),
+        new Promise((_resolve, reject) => {
+          timer = setTimeout(() => reject(new LogAway(`no answer within ${commandTimeoutMs} ms`)), commandTimeoutMs)
+        })
+      ])
+    } catch (error) {
+      if (error instanceof LogAway) throw error
+      throw new LogAway(error instanceof Error ? error.message : String(error))
+    } finally {
+      clearTimeout(timer)
+    }
+  }
+
+  #remember (sid: string, seq: number): void {
+    const known = this.#seen.get(sid) ?? 0
+    this.#seen.delete(sid)
+    this.#seen.set(sid, Math.max(known, seq))
+    if (this.#seen.size > REMEMBERED_SESSIONS) this.#seen.delete(this.#seen.keys().next().value!)
+  }
+}
+
+/** Reads a hint that append.lua published; undefined when it is not one of ours. */
+export function parseHint (body: string): Hint | undefined {
+  const [head, ...entries] = body.split('\n')
+  const [sid, stream, fence] = head!.split(' ')
+  if (sid === undefined || stream === undefined || !/^[0-9]+$/.test(fence ?? '')) return undefined
+  const events: LogEvent[] = []
+  for (const entry of entries) {
+    const at = entry.indexOf(' ')
+    if (!ENTRY_ID.test(entry.slice(0, at)) || !ENTRY.test(entry.slice(at + 1))) return undefined
+    events.push(parseEntry(entry.slice(0, at), entry.slice(at + 1)))
+  }
+  return { sid, stream, fence: Number(fence), events }
+}
+
+type SnapshotReply = [
+  fixed: string, initialized: string, level: string, subscriptions: string,
+  head: string, floor: string, stream: string, retained: number, emptied: number
+]
+type PageReply = [stream: string, scanned: string, more: number, ...entries: string[]]
+
+const ENTRY_ID = /^[0-9]+-[0-9]+$/
+const ENTRY = /^(\w+) (\w+) (\d+) (\S+) \d+ ([omf]) /
+
+function parseEntry (entryId: string, value: string): LogEvent {
+  const [head, stream, tag, pseq, ptag, mark] = ENTRY.exec(value)!
+  const dash = entryId.indexOf('-')
+  return {
+    id: { seq: Number(entryId.slice(0, dash)), offset: Number(entryId.slice(dash + 1)), stream: stream!, tag: tag! },
+    predecessor: pseq === '0' ? undefined : { seq: Number(pseq), tag: ptag! },
+    payload: value.slice(head.length),
+    final: mark === 'f'
+  }
+}
+
+function parseRecord (fixed: string, principal: string, initialized: string, level: string, subscriptions: string): SessionRecord {
+  return {
+    ...JSON.parse(fixed) as Pick<SessionRecord, 'version' | 'initialize' | 'capabilities'>,
+    principal,
+    initialized: initialized === '1',
+    logLevel: level === '' ? undefined : level,
+    subscriptions: JSON.parse(subscriptions) as string[]
+  }
+}
+
+const STREAM_FIELDS = 17
+
+function parseStream (stream: string, raw: string): StreamState {
+  const parts: string[] = []
+  let from = 0
+  for (let i = 0; i < STREAM_FIELDS; i++) {
+    const to = raw.indexOf(' ', from)
+    parts.push(raw.slice(from, to))
+    from = to + 1
+  }
+  const [nseq, noff, ntag, eseq, eoff, etag, flag, runner, carrier, connection, fence, wseq, woff, wtag] = parts as [
+    string, string, string, string, string, string, string, string, string, string, string, string, string, string, ...string[]]
+  const request = raw.slice(from)
+  const id = (seq: string, offset: string, tag: string): EventId => ({ seq: Number(seq), offset: Number(offset), stream, tag })
+  return {
+    newest: id(nseq, noff, ntag),
+    evicted: etag === '-' ? undefined : id(eseq, eoff, etag),
+    finished: flag === 'f',
+    runner,
+    request: request === '' ? undefined : JSON.parse(request) as StreamRequest,
+    carrier: parseCarrier(carrier, connection),
+    fence: Number(fence),
+    watermark: id(wseq, woff, wtag)
+  }
+}
+
+function parseCarrier (replica: string, connection: string): Carrier | undefined {
+  return replica === '-' ? undefined : { replica, connection }
+}
+
+function markOf (event: { payload: string, final: boolean }): string {
+  return event.final ? 'f' : event.payload === '' ? 'o' : 'm'
+}
+
+/** Defines the commands once on a client that may be shared; EVALSHA and NOSCRIPT are ioredis's business. */
+function defineScripts (redis: RedisClient): Record<ScriptName, Script> {
+  const lua = (name: string): string => readFileSync(new URL(`./lua/${name}.lua`, import.meta.url), 'utf8')
+  const common = lua('common')
+  const client = redis as unknown as Record<string, Script>
+  return Object.fromEntries(SCRIPTS.map(name => {
+    const command = `mcp${name[0]!.toUpperCase()}${name.slice(1)}`
+    if (client[command] === undefined) redis.defineCommand(command, { lua: name === 'index' ? lua(name) : common + lua(name) })
+    return [name, (...args: Arg[]) => client[command]!(...args)]
+  })) as Record<ScriptName, Script>
+}
