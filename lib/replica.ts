@@ -1,0 +1,117 @@
+import type { Cluster, Redis } from 'ioredis'
+import type { Keys } from './log/keys.ts'
+import type { RedisClient } from './log/redis-log.ts'
+
+/** What a message on the channel means is in its first word; the rest is its body. */
+export type Handler = (body: string) => void
+
+/** This process among its peers: one channel of its own and one that all share. */
+export interface Replica {
+  /** Random per boot. */
+  readonly id: string
+  /** Registers the handler of one kind of message. */
+  on (kind: string, handler: Handler): void
+  /** Sends to one replica. @returns whether anybody listens there. */
+  send (replica: string, kind: string, body: string): Promise<boolean>
+  announce (kind: string, body: string): Promise<void>
+  close (): Promise<void>
+}
+
+export interface RedisReplicaOptions {
+  readonly id: string
+  readonly redis: RedisClient
+  readonly keys: Keys
+  /** Messages may have been missed: the subscription was down for a while. */
+  readonly onReconnect: () => void
+  /** A message that is none of ours, or whose handler threw. */
+  readonly onMalformed: (error: Error) => void
+}
+
+const QUIT_MS = 1000
+const LONGEST_RETRY_MS = 2000
+
+/** Two channels on one subscribed connection of our own; what is sent goes through the host's client. */
+export class RedisReplica implements Replica {
+  readonly id: string
+  readonly #redis: RedisClient
+  readonly #keys: Keys
+  readonly #subscriber: RedisClient
+  readonly #handlers = new Map<string, Handler>()
+
+  constructor ({ id, redis, keys, onReconnect, onMalformed }: RedisReplicaOptions) {
+    this.id = id
+    this.#redis = redis
+    this.#keys = keys
+    const patient = {
+      maxRetriesPerRequest: null,
+      autoResubscribe: false,
+      retryStrategy: (times: number) => Math.min(times * 50, LONGEST_RETRY_MS)
+    }
+    // A cluster takes other options than a single server; its defaults reconnect.
+    this.#subscriber = redis.isCluster ? (redis as Cluster).duplicate() : (redis as Redis).duplicate({ ...patient, lazyConnect: false })
+    this.#subscriber.on('error', () => { /* it reconnects; what matters is told by onReconnect */ })
+    let subscribed = false
+    const subscribe = (): void => {
+      this.#subscriber.subscribe(keys.channel(id), keys.everyone).then(() => {
+        if (subscribed) onReconnect()
+        subscribed = true
+      }, () => { /* the connection went again; the next 'ready' subscribes */ })
+    }
+    this.#subscriber.on('ready', subscribe)
+    this.#subscriber.on('message', (_channel: string, message: string) => {
+      const space = message.indexOf(' ')
+      const handler = this.#handlers.get(message.slice(0, space))
+      try {
+        if (handler === undefined) throw new Error(`unknown message "${message.slice(0, 40)}"`)
+        handler(message.slice(space + 1))
+      } catch (error) {
+        onMalformed(error as Error)
+      }
+    })
+  }
+
+  on (kind: string, handler: Handler): void {
+    this.#handlers.set(kind, handler)
+  }
+
+  async send (replica: string, kind: string, body: string): Promise<boolean> {
+    return await this.#redis.publish(this.#keys.channel(replica), `${kind} ${body}`) > 0
+  }
+
+  async announce (kind: string, body: string): Promise<void> {
+    await this.#redis.publish(this.#keys.everyone, `${kind} ${body}`)
+  }
+
+  async close (): Promise<void> {
+    const timer = setTimeout(() => this.#subscriber.disconnect(), QUIT_MS)
+    await this.#subscriber.quit().catch(() => {})
+    clearTimeout(timer)
+    this.#subscriber.disconnect()
+  }
+}
+
+/** A process without peers. */
+export class LoneReplica implements Replica {
+  readonly id: string
+  readonly #handlers = new Map<string, Handler>()
+
+  constructor (id: string) {
+    this.id = id
+  }
+
+  on (kind: string, handler: Handler): void {
+    this.#handlers.set(kind, handler)
+  }
+
+  async send (replica: string, kind: string, body: string): Promise<boolean> {
+    if (replica !== this.id) return false
+    await this.announce(kind, body)
+    return true
+  }
+
+  async announce (kind: string, body: string): Promise<void> {
+    this.#handlers.get(kind)?.(body)
+  }
+
+  async close (): Promise<void> {}
+}
