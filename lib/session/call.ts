@@ -1,0 +1,109 @@
+import type { EventId } from '../event-id.ts'
+import type { Appender } from '../log/appender.ts'
+import { encodeJson } from '../sse.ts'
+import type { RpcId, RpcMessage, RpcRequest, RpcResponse } from './jsonrpc.ts'
+
+/**
+ * How a request is answered. `stream`: on a stream of its own from the first byte. `quick`: as plain JSON, unless it
+ * emits a message first or takes longer than a second; then on a stream. `json`: as plain JSON, whatever it takes.
+ */
+export type AnswerMode = 'stream' | 'quick' | 'json'
+
+export type Answer =
+  | { readonly kind: 'json', readonly response: RpcResponse }
+  /** The stream is open, at this event. */
+  | { readonly kind: 'stream', readonly opening: EventId }
+  /** It was cancelled before there was an answer. */
+  | { readonly kind: 'cancelled' }
+
+export interface CallOptions {
+  /** Name of the call's stream, and its id in the SDK server: the client's id may be in use twice. */
+  readonly id: string
+  readonly request: RpcRequest
+  readonly mode: AnswerMode
+  readonly appender: Appender
+  /** Takes messages that belong to the call but cannot be sent with a plain JSON answer. */
+  readonly elsewhere: (message: RpcMessage) => Promise<void>
+}
+
+const QUICK_MS = 1000
+
+/** One request of a client while it runs here. */
+export class Call {
+  readonly id: string
+  readonly request: RpcRequest
+  /** Settles when it is known how the request is answered; rejects when its stream cannot be opened. */
+  readonly answer: Promise<Answer>
+  /** Called before a result (not an error) is sent. */
+  onResult: (() => Promise<void>) | undefined
+  readonly #options: CallOptions
+  #settle!: (answer: Answer) => void
+  #fail!: (error: Error) => void
+  #streaming = false
+  #over = false
+  #timer: NodeJS.Timeout | undefined
+
+  constructor (options: CallOptions) {
+    this.#options = options
+    this.id = options.id
+    this.request = options.request
+    this.answer = new Promise((resolve, reject) => {
+      this.#settle = resolve
+      this.#fail = reject
+    })
+    this.answer.catch(() => { /* whoever waits for it hears of it; nobody may */ })
+    if (options.mode === 'stream') this.#stream()
+    if (options.mode === 'quick') this.#timer = setTimeout(() => this.#stream(), QUICK_MS)
+  }
+
+  get clientId (): RpcId {
+    return this.request.id
+  }
+
+  /** The response is logged or handed over, or the call was cancelled. */
+  get over (): boolean {
+    return this.#over
+  }
+
+  /** Sends a message that belongs to this call. Resolves when it is logged. */
+  async emit (message: RpcMessage): Promise<void> {
+    if (this.#options.mode === 'json') {
+      await this.#options.elsewhere(message)
+      return
+    }
+    this.#stream()
+    await this.#options.appender.append(encodeJson(message))
+  }
+
+  /** Sends the final response, under the client's own id. */
+  async respond (response: RpcResponse): Promise<void> {
+    const final = { ...response, id: this.clientId }
+    clearTimeout(this.#timer)
+    this.#over = true
+    if (response.error === undefined) await this.onResult?.()
+    if (this.#streaming) await this.#options.appender.append(encodeJson(final), true)
+    else this.#settle({ kind: 'json', response: final })
+  }
+
+  /** Ends the call without a response. */
+  async cancel (): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#over = true
+    if (this.#streaming) await this.#options.appender.finish()
+    else this.#settle({ kind: 'cancelled' })
+  }
+
+  /** Nobody waits for the answer any more, and the stream may not exist. */
+  abandon (): void {
+    clearTimeout(this.#timer)
+    this.#over = true
+    this.#options.appender.abandon()
+  }
+
+  #stream (): void {
+    if (this.#streaming) return
+    this.#streaming = true
+    clearTimeout(this.#timer)
+    this.#options.appender.append('').then(opening => this.#settle({ kind: 'stream', opening }), this.#fail)
+  }
+}

@@ -1,0 +1,65 @@
+import type { RpcId } from './jsonrpc.ts'
+
+/** Whose request it is, and its id in that SDK server. */
+export interface ServerRequest<Owner> {
+  readonly owner: Owner
+  readonly id: RpcId
+}
+
+const WIRE_ID = /^r([0-9a-z]{8})\.([1-9][0-9]{0,15})$/
+
+/**
+ * Ids of the requests that SDK servers of this replica send to clients. Every SDK server counts from 0, so on the wire
+ * they are named `r<replica>.<n>`: unique over replicas and restarts, never all digits, and they say where the waiting
+ * handler is.
+ */
+export class ServerRequests<Owner> {
+  readonly #replica: string
+  readonly #waiting = new Map<string, ServerRequest<Owner>>()
+  #last = 0
+
+  constructor (replica: string) {
+    this.#replica = replica
+  }
+
+  get size (): number {
+    return this.#waiting.size
+  }
+
+  /** The wire id of a request of `owner`, new or known. */
+  name (owner: Owner, id: RpcId): string {
+    const wireId = `r${this.#replica}.${++this.#last}`
+    this.#waiting.set(wireId, { owner, id })
+    return wireId
+  }
+
+  /** The wire id given to a request that still waits. */
+  find (owner: Owner, id: RpcId): string | undefined {
+    for (const [wireId, request] of this.#waiting) {
+      if (request.owner === owner && request.id === id) return wireId
+    }
+    return undefined
+  }
+
+  peek (wireId: string): ServerRequest<Owner> | undefined {
+    return this.#waiting.get(wireId)
+  }
+
+  /** The waiting request, which waits no longer. */
+  take (wireId: string): ServerRequest<Owner> | undefined {
+    const request = this.#waiting.get(wireId)
+    this.#waiting.delete(wireId)
+    return request
+  }
+
+  forget (owner: Owner): void {
+    for (const [wireId, request] of this.#waiting) {
+      if (request.owner === owner) this.#waiting.delete(wireId)
+    }
+  }
+}
+
+/** The replica that a wire id names. */
+export function replicaOf (wireId: unknown): string | undefined {
+  return typeof wireId === 'string' ? WIRE_ID.exec(wireId)?.[1] : undefined
+}
