@@ -6,6 +6,9 @@ export default [
     files: ['lib/**/*.ts'],
     plugins: { '@typescript-eslint': plugins['typescript-eslint'].plugin },
     languageOptions: { parserOptions: { projectService: true } },
-    rules: { '@typescript-eslint/no-floating-promises': 'error' }
+    rules: {
+      '@typescript-eslint/no-floating-promises': 'error',
+      'no-void': ['error', { allowAsStatement: true }]
+    }
   }
 ]
