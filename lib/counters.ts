@@ -3,6 +3,8 @@ const NAMES = [
   'resumed', 'gap', 'future',
   /** Requests that found the log away for as long as they could wait. */
   'away',
+  /** Requests settled because nobody ran them any more. */
+  'lost',
   /** Messages that could not be logged, and were not sent. */
   'dropped',
   /** Streams given up because too much waited for the log. */

@@ -18,6 +18,8 @@ export interface DeliveryOptions {
   readonly connection: Connection
   readonly carrier: Carrier
   readonly fence: number
+  /** The replica that runs the stream's request. */
+  readonly runner: string
   readonly framing: Framing
   /** The event that the client has; the next one delivered is its successor. */
   readonly position: EventId
@@ -65,6 +67,10 @@ export class Delivery {
 
   get carrier (): Carrier {
     return this.#options.carrier
+  }
+
+  get runner (): string {
+    return this.#options.runner
   }
 
   get muted (): boolean {

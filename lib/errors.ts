@@ -12,8 +12,24 @@ export const SessionGone = createError<[string]>('MCP_RESUME_ERR_SESSION_GONE', 
 /** A message could not be logged, so it was not sent: the stream is finished, gone, or its queue is full. */
 export const NotAppended = createError<[string, string]>('MCP_RESUME_ERR_NOT_APPENDED', 'The message was not logged on stream %s: %s', 500)
 
-/** The host's server factory failed, or made a server that does not answer the stored `initialize`. */
+/** The request runs already, on a stream of its own: it was sent again. */
+export class DuplicateRequest extends Error {
+  readonly stream: string
+
+  constructor (stream: string) {
+    super(`The request runs already, on stream ${stream}`)
+    this.stream = stream
+  }
+}
+
+/** The host's server factory failed, or its server does not answer. */
 export const ServerFailed = createError<[string]>('MCP_RESUME_ERR_SERVER', 'The server factory gave no usable server: %s', 500)
+
+/** The host's server no longer speaks the protocol version that the session negotiated; the session ends. */
+export const VersionChanged = createError<[string]>('MCP_RESUME_ERR_VERSION_CHANGED', 'The server does not speak the negotiated protocol version %s', 500)
+
+/** The principal has as many sessions as `maxSessionsPerPrincipal` allows. */
+export const TooManySessions = createError<[number]>('MCP_RESUME_ERR_TOO_MANY_SESSIONS', 'The principal has %d sessions already, end one first', 429)
 
 /** What the host asked to send is no notification. */
 export const InvalidNotification = createError<[string]>('MCP_RESUME_ERR_NOTIFICATION', 'Not a notification: %s', 500, TypeError)

@@ -7,6 +7,7 @@ import { Endpoint } from './http/endpoint.ts'
 import { registerRoutes } from './http/routes.ts'
 import { Streams } from './http/streams.ts'
 import { McpHost } from './host.ts'
+import { LoneLease, RedisLease, type Lease } from './lease.ts'
 import { Keys } from './log/keys.ts'
 import type { Log } from './log/log.ts'
 import { MemoryLog } from './log/memory-log.ts'
@@ -16,9 +17,11 @@ import { readOptions, type Config, type McpResumeOptions } from './options.ts'
 import { LoneReplica, RedisReplica, type Replica } from './replica.ts'
 import { Outbox } from './outbox.ts'
 import type { Context } from './session/context.ts'
+import { Inbox } from './session/inbox.ts'
 import type { LiveSession } from './session/live-session.ts'
 import { ServerRequests } from './session/request-ids.ts'
 import { Sessions } from './session/sessions.ts'
+import { Watch } from './session/watch.ts'
 
 export type { LossAnswer, McpResumeOptions } from './options.ts'
 export type { Retention } from './log/log.ts'
@@ -39,17 +42,19 @@ async function mcpResume (app: FastifyInstance, options: McpResumeOptions): Prom
   const carriers = new Carriers()
   const counters = newCounters()
   const warn = (details: object, text: string): void => app.log.warn(details, `fastify-mcp-resume: ${text}`)
-  const { log, replica, closeRedis } = connect(app, config, carriers, counters)
-  const { maxQueuedBytes, sessionTtlMs, handshakeMs, idleMs, patienceMs } = config
+  const { log, replica, lease, closeRedis } = connect(app, config, carriers, counters)
+  const { maxQueuedBytes } = config
   const outbox = new Outbox({ log, replica: replica.id, carriers, counters, maxQueuedBytes, warn })
   const requests = new ServerRequests<LiveSession>(replica.id)
   const makeServer: Context['makeServer'] = sessionId => config.server({ sessionId })
   const context: Context = { log, replica: replica.id, requests, outbox, counters, makeServer, warn }
-  const sessions = new Sessions({ context, replica, carriers, sessionTtlMs, handshakeMs, idleMs, patienceMs })
+  const sessions = new Sessions({ ...config, context, replica, carriers })
+  const inbox = new Inbox({ context, replica, sessions, sessionTtlMs: config.sessionTtlMs })
+  const watch = new Watch({ log, replica, lease, carriers, outbox, counters, runs: (sid, stream) => sessions.runs(sid, stream), warn })
   const streams = new Streams({ config, log, replica: replica.id, carriers })
 
   app.decorate('mcp', new McpHost({ log, replica: replica.id, carriers, counters, outbox, sessions }))
-  await app.register(async scope => registerRoutes(scope, new Endpoint({ config, log, sessions, streams, counters })))
+  await app.register(async scope => registerRoutes(scope, new Endpoint({ config, log, sessions, inbox, streams, counters })))
   warnOf503(app)
   // In onClose it would be too late: Fastify waits for open responses before.
   app.addHook('preClose', async () => {
@@ -58,7 +63,9 @@ async function mcpResume (app: FastifyInstance, options: McpResumeOptions): Prom
     streams.leaveAll()
   })
   app.addHook('onClose', async () => {
+    watch.close()
     await sessions.close()
+    await lease.close()
     await log.close()
     await replica.close()
     closeRedis()
@@ -66,11 +73,11 @@ async function mcpResume (app: FastifyInstance, options: McpResumeOptions): Prom
 }
 
 /** The log and the replica, in Redis or in this process. */
-function connect (app: FastifyInstance, config: Config, carriers: Carriers, counters: Counters): { log: Log, replica: Replica, closeRedis: () => void } {
+function connect (app: FastifyInstance, config: Config, carriers: Carriers, counters: Counters): { log: Log, replica: Replica, lease: Lease, closeRedis: () => void } {
   const id = randomText(8)
   if (config.redis === undefined) {
     if (config.resumable) app.log.info('fastify-mcp-resume: no redis given, the session log is in this process: one replica only')
-    return { log: new MemoryLog(config.retention), replica: new LoneReplica(id), closeRedis: () => {} }
+    return { log: new MemoryLog(config.retention), replica: new LoneReplica(id), lease: new LoneLease(), closeRedis: () => {} }
   }
   const keys = new Keys(config.keyPrefix)
   const ours = typeof config.redis === 'string'
@@ -99,6 +106,7 @@ function connect (app: FastifyInstance, config: Config, carriers: Carriers, coun
   return {
     log: new RedisLog({ redis, keys, replica: id, retention, sessionTtlMs, commandTimeoutMs }),
     replica,
+    lease: new RedisLease({ redis, keys, replica: id }),
     closeRedis: () => { if (ours) redis.disconnect() }
   }
 }

@@ -28,6 +28,10 @@ export interface McpResumeOptions {
   handshakeMs?: number | undefined
   /** A live SDK server that serves nothing for this long, in ms, is let go; its session lives on. @default 300000 */
   idleMs?: number | undefined
+  /** Sessions that one principal may have; anonymous callers are not counted. @default Infinity */
+  maxSessionsPerPrincipal?: number | undefined
+  /** One session too many: `'evict'` ends the one idle for longest, `'refuse'` answers an error. @default 'evict' */
+  onSessionLimit?: 'evict' | 'refuse' | undefined
   /** Time between keep-alive comments, in ms. @default 15000 */
   keepAliveMs?: number | undefined
   /** Reconnection delay told to clients when the server ends a stream, in ms; up to half as much again is added at random. @default 2000 */
@@ -73,6 +77,8 @@ const DEFAULTS = {
   sessionTtlMs: 3_600_000,
   handshakeMs: 60_000,
   idleMs: 300_000,
+  maxSessionsPerPrincipal: Infinity,
+  onSessionLimit: 'evict',
   keepAliveMs: 15_000,
   retryMs: 2000,
   stallMs: 60_000,
@@ -121,7 +127,7 @@ const RANGES: Record<string, [least: number, most: number, unit: string]> = {
 export function readOptions (options: McpResumeOptions): Config {
   if (options === null || typeof options !== 'object') throw new InvalidOption('options must be an object')
   const { retention: given, ...rest } = options
-  const unknown = Object.keys(rest).find(name => name !== 'server' && name !== 'prefix' && name !== 'logLevel' && !(name in DEFAULTS))
+  const unknown = Object.keys(rest).find(name => name !== 'server' && name !== 'prefix' && name !== 'logLevel' && !Object.hasOwn(DEFAULTS, name))
   if (unknown !== undefined) throw new InvalidOption(`"${unknown}" is not an option`)
   const defined = Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)) as Omit<McpResumeOptions, 'retention'>
   const merged = { ...DEFAULTS, ...defined } as Omit<Config, 'retention'>
@@ -130,7 +136,7 @@ export function readOptions (options: McpResumeOptions): Config {
   check(merged.resumable || given === undefined, 'resumable: false keeps no log, so it goes with no retention: remove one of the two')
   check(merged.resumable || merged.redis === undefined, 'resumable: false keeps nothing in Redis: remove redis, or let the sessions be resumable')
   check(given === undefined || (typeof given === 'object' && given !== null), 'retention must be an object')
-  const stray = Object.keys(given ?? {}).find(name => !(name in RETENTION))
+  const stray = Object.keys(given ?? {}).find(name => !Object.hasOwn(RETENTION, name))
   check(stray === undefined, `"retention.${stray}" is not an option`)
   const kept = Object.fromEntries(Object.entries(given ?? {}).filter(([, value]) => value !== undefined))
   const retention: Retention = merged.resumable ? { ...RETENTION, ...kept } : DESIGN_B_BUFFER
@@ -152,10 +158,13 @@ export function readOptions (options: McpResumeOptions): Config {
   for (const name of ['onGap', 'onFuture'] as const) {
     check(['notice', 'reject', 'terminate'].includes(merged[name]), `${name} must be 'notice', 'reject' or 'terminate'`)
   }
+  check(merged.maxSessionsPerPrincipal === Infinity || (Number.isSafeInteger(merged.maxSessionsPerPrincipal) && merged.maxSessionsPerPrincipal >= 1),
+    `maxSessionsPerPrincipal must be a whole number from 1, got ${String(merged.maxSessionsPerPrincipal)}`)
+  check(['evict', 'refuse'].includes(merged.onSessionLimit), "onSessionLimit must be 'evict' or 'refuse'")
   check(typeof merged.principal === 'function', 'principal must be a function of the request')
   check(merged.allowedOrigins === '*' || isStrings(merged.allowedOrigins), "allowedOrigins must be an array of origins or '*'")
   check(merged.allowedHosts === undefined || isStrings(merged.allowedHosts), 'allowedHosts must be an array of host names')
-  check(merged.redis === undefined || typeof merged.redis === 'string' || typeof (merged.redis as { defineCommand?: unknown }).defineCommand === 'function',
+  check(merged.redis === undefined || (typeof merged.redis === 'string' ? /^\w+:\/\//.test(merged.redis) : isRedisClient(merged.redis)),
     'redis must be an ioredis client or a URL')
   return Object.freeze({ ...merged, retention: Object.freeze(retention) }) as Config
 }
@@ -166,6 +175,10 @@ function check (holds: boolean, rule: string): asserts holds {
 
 function isStrings (value: unknown): value is readonly string[] {
   return Array.isArray(value) && value.every(item => typeof item === 'string')
+}
+
+function isRedisClient (value: unknown): boolean {
+  return typeof (value as { defineCommand?: unknown } | null)?.defineCommand === 'function'
 }
 
 /** The principal by the auth info that the SDK's and other middlewares leave on the request. */

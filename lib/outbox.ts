@@ -47,7 +47,7 @@ export class Outbox {
       open,
       maxQueuedBytes,
       nextToken: this.nextToken,
-      onAppended: reply => this.#appended(sid, stream, reply),
+      onAppended: reply => this.deliver(sid, stream, reply),
       onOverflow: () => {
         counters.overflowed++
         warn({ sid, stream }, 'more messages wait for the log than maxQueuedBytes allows; they are dropped')
@@ -63,7 +63,8 @@ export class Outbox {
     }
   }
 
-  #appended (sid: string, stream: string, { events, carrier, fence, evictedEarly }: Appended): void {
+  /** Hands what was just appended to the connection here that carries the stream; the log tells other replicas. */
+  deliver (sid: string, stream: string, { events, carrier, fence, evictedEarly }: Appended): void {
     const { replica, carriers, counters, warn } = this.#options
     if (carrier?.replica === replica) carriers.hint({ sid, stream, fence, events })
     if (evictedEarly === 0) return

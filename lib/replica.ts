@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Cluster, Redis } from 'ioredis'
 import type { Keys } from './log/keys.ts'
 import type { RedisClient } from './log/redis-log.ts'
@@ -14,6 +15,12 @@ export interface Replica {
   /** Sends to one replica. @returns whether anybody listens there. */
   send (replica: string, kind: string, body: string): Promise<boolean>
   announce (kind: string, body: string): Promise<void>
+  /**
+   * Sends to one replica until it has acknowledged; its handler runs once.
+   *
+   * @returns false when nobody listens there, or no acknowledgement came.
+   */
+  deliver (replica: string, kind: string, body: string): Promise<boolean>
   close (): Promise<void>
 }
 
@@ -28,6 +35,9 @@ export interface RedisReplicaOptions {
 }
 
 const QUIT_MS = 1000
+const TRIES = 6
+const TRY_MS = 300
+const REMEMBERED = 1000
 const LONGEST_RETRY_MS = 2000
 
 /** Two channels on one subscribed connection of our own; what is sent goes through the host's client. */
@@ -37,6 +47,10 @@ export class RedisReplica implements Replica {
   readonly #keys: Keys
   readonly #subscriber: RedisClient
   readonly #handlers = new Map<string, Handler>()
+  readonly #unacknowledged = new Map<string, () => void>()
+  /** Deliveries taken lately, so that a repeated one is only acknowledged again. */
+  readonly #taken = new Set<string>()
+  #deliveries = 0
 
   constructor ({ id, redis, keys, onReconnect, onMalformed }: RedisReplicaOptions) {
     this.id = id
@@ -58,6 +72,8 @@ export class RedisReplica implements Replica {
       }, () => { /* the connection went again; the next 'ready' subscribes */ })
     }
     this.#subscriber.on('ready', subscribe)
+    this.on('deliver', body => this.#take(body))
+    this.on('ack', name => this.#unacknowledged.get(name)?.())
     this.#subscriber.on('message', (_channel: string, message: string) => {
       const space = message.indexOf(' ')
       const handler = this.#handlers.get(message.slice(0, space))
@@ -82,15 +98,43 @@ export class RedisReplica implements Replica {
     await this.#redis.publish(this.#keys.everyone, `${kind} ${body}`)
   }
 
+  async deliver (replica: string, kind: string, body: string): Promise<boolean> {
+    const name = `${this.id}.${++this.#deliveries}`
+    const acknowledged = new Promise<void>(resolve => this.#unacknowledged.set(name, resolve)).then(() => true)
+    try {
+      for (let i = 0; i < TRIES; i++) {
+        const heard = await this.send(replica, 'deliver', `${name} ${kind} ${body}`).catch(() => undefined)
+        if (heard === false) return false
+        if (await Promise.race([acknowledged, sleep(TRY_MS, false)])) return true
+      }
+      return false
+    } finally {
+      this.#unacknowledged.delete(name)
+    }
+  }
+
   async close (): Promise<void> {
     const timer = setTimeout(() => this.#subscriber.disconnect(), QUIT_MS)
     await this.#subscriber.quit().catch(() => {})
     clearTimeout(timer)
     this.#subscriber.disconnect()
   }
+
+  #take (message: string): void {
+    const [name, kind] = message.split(' ', 2) as [string, string]
+    if (!this.#taken.has(name)) {
+      const handler = this.#handlers.get(kind)
+      if (handler === undefined) throw new Error(`unknown delivery "${message.slice(0, 40)}"`)
+      this.#taken.add(name)
+      if (this.#taken.size > REMEMBERED) this.#taken.delete(this.#taken.values().next().value!)
+      handler(message.slice(name.length + kind.length + 2))
+    }
+    this.send(name.split('.')[0]!, 'ack', name).catch(() => { /* it is delivered again */ })
+  }
 }
 
 /** A process without peers. */
+
 export class LoneReplica implements Replica {
   readonly id: string
   readonly #handlers = new Map<string, Handler>()
@@ -111,6 +155,10 @@ export class LoneReplica implements Replica {
 
   async announce (kind: string, body: string): Promise<void> {
     this.#handlers.get(kind)?.(body)
+  }
+
+  async deliver (replica: string, kind: string, body: string): Promise<boolean> {
+    return await this.send(replica, kind, body)
   }
 
   async close (): Promise<void> {}

@@ -1,7 +1,7 @@
 import { formatEventId, sameEvent, type EventId } from '../event-id.ts'
-import { RpcCode } from '../errors.ts'
-import type { SessionRecord, Snapshot, StreamRequest } from '../log/log.ts'
+import type { SessionRecord, Snapshot } from '../log/log.ts'
 import type { Decision } from '../resume.ts'
+import { lostResponse } from '../session/lost.ts'
 import { encodeComment, encodeCursor, encodeJson, encodeMessage } from '../sse.ts'
 
 /** What a GET is answered with before the first event of the log. */
@@ -66,14 +66,6 @@ export function announce (cursor: EventId, decision: Exclude<Decision, { cause: 
   // A finished stream's last event is its response: it is delivered again rather than not at all.
   if (nothingLeft && finished && !lost) return { text, position: { ...newest, seq: newest.seq - 1, offset: 0 }, anchored: true, ended: false }
   return { text, position: { ...cursor, ...from }, anchored: !('offset' in from), ended: lost }
-}
-
-/** The response of a request whose real one is gone: the form that settles every client (DESIGN.md section 6). */
-export function lostResponse ({ id, method }: StreamRequest): string {
-  const text = 'The outcome of this call is unknown: its response was lost. It may have run.'
-  return encodeJson(method === 'tools/call'
-    ? { jsonrpc: '2.0', id, result: { content: [{ type: 'text', text }], isError: true } }
-    : { jsonrpc: '2.0', id, error: { code: RpcCode.lost, message: text } })
 }
 
 /** What makes a client read again what it may have missed. */

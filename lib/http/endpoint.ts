@@ -7,6 +7,7 @@ import type { Log, Snapshot } from '../log/log.ts'
 import { patiently } from '../log/patience.ts'
 import type { Config } from '../options.ts'
 import { rpcError, type RpcRequest } from '../session/jsonrpc.ts'
+import type { Inbox } from '../session/inbox.ts'
 import { isSessionId, type Sessions } from '../session/sessions.ts'
 import { Refusal } from './refusal.ts'
 import type { Streams } from './streams.ts'
@@ -15,6 +16,7 @@ export interface EndpointOptions {
   readonly config: Config
   readonly log: Log
   readonly sessions: Sessions
+  readonly inbox: Inbox
   readonly streams: Streams
   readonly counters: Counters
 }
@@ -26,13 +28,15 @@ export class Endpoint {
   readonly config: Config
   readonly log: Log
   readonly sessions: Sessions
+  readonly inbox: Inbox
   readonly streams: Streams
   readonly counters: Counters
 
-  constructor ({ config, log, sessions, streams, counters }: EndpointOptions) {
+  constructor ({ config, log, sessions, inbox, streams, counters }: EndpointOptions) {
     this.config = config
     this.log = log
     this.sessions = sessions
+    this.inbox = inbox
     this.streams = streams
     this.counters = counters
   }

@@ -65,6 +65,7 @@ export async function get (endpoint: Endpoint, request: FastifyRequest, reply: F
     version: snapshot.session.version,
     carrier,
     fence: attached.fence,
+    runner: attached.runner,
     takeovers: attached.takeovers,
     resume: outcome,
     first: config.resumable ? text : encodeComment('open'),

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { LogAway, RpcCode } from '../errors.ts'
-import type { Snapshot } from '../log/log.ts'
+import { DuplicateRequest, LogAway, RpcCode, TooManySessions } from '../errors.ts'
+import type { Carrier, Snapshot } from '../log/log.ts'
 import { encodeComment, encodeJson, encodeMessage } from '../sse.ts'
 import type { AnswerMode } from '../session/call.ts'
 import type { MessageExtra } from '../session/context.ts'
@@ -14,6 +14,7 @@ import { Refusal, SESSION_NOT_FOUND } from './refusal.ts'
 /** Safe to repeat: answered as plain JSON, since a client whose answer is lost just asks again. */
 const QUICK = /^(initialize|ping|completion\/complete|prompts\/get|resources\/read|.+\/list)$/
 const BATCH_VERSION = '2025-03-26'
+const MOST_INITIALIZE_BYTES = 64 * 1024
 
 /** POST: messages of the client. */
 export class Post {
@@ -51,7 +52,7 @@ export class Post {
     const extra = extraOf(request)
     if (!isRequest(first!)) {
       try {
-        await this.#endpoint.sessions.receive(sid, record, first!, extra)
+        await this.#endpoint.inbox.receive(sid, record, first!, extra)
       } catch (error) {
         return await this.#endpoint.away(reply, [], false, error)
       }
@@ -62,6 +63,9 @@ export class Post {
 
   async #initialize (request: FastifyRequest, reply: FastifyReply, message: RpcRequest, accepted: Accepted): Promise<FastifyReply> {
     const { sessions } = this.#endpoint
+    if (JSON.stringify(message.params ?? {}).length > MOST_INITIALIZE_BYTES) {
+      throw new Refusal(413, RpcCode.refused, `The params of initialize are kept with the session: send at most ${MOST_INITIALIZE_BYTES} bytes`)
+    }
     let response: RpcResponse | object
     try {
       const { sid, response: answer } = await sessions.initialize(message, this.#endpoint.principal(request), extraOf(request))
@@ -69,14 +73,16 @@ export class Post {
       response = answer
     } catch (error) {
       if (error instanceof LogAway) return await this.#endpoint.away(reply, [message], false, error)
-      request.log.error({ err: error }, 'no session could be opened')
-      response = rpcError(message.id, RpcCode.internal, 'The session could not be opened')
+      const limited = error instanceof TooManySessions
+      if (!limited) request.log.error({ err: error }, 'no session could be opened')
+      response = rpcError(message.id, limited ? RpcCode.refused : RpcCode.internal, limited ? error.message : 'The session could not be opened')
     }
     return await this.#sendJson(reply, response, accepted)
   }
 
   /** Runs one request, answered as JSON or on a stream of its own. */
-  async #call (request: FastifyRequest, reply: FastifyReply, sid: string, { session: record }: Snapshot, message: RpcRequest, accepted: Accepted): Promise<FastifyReply> {
+  async #call (request: FastifyRequest, reply: FastifyReply, sid: string, snapshot: Snapshot, message: RpcRequest, accepted: Accepted): Promise<FastifyReply> {
+    const record = snapshot.session
     const { config, sessions, streams } = this.#endpoint
     let session: LiveSession
     try {
@@ -106,6 +112,7 @@ export class Post {
         version: record.version,
         carrier,
         fence: 1,
+        runner: carrier.replica,
         takeovers: 0,
         position: opening,
         anchored: false,
@@ -119,19 +126,43 @@ export class Post {
     } catch (error) {
       call.abandon()
       session.calls.delete(call.id)
+      if (error instanceof DuplicateRequest) return await this.#join(request, reply, sid, snapshot, error.stream, carrier)
       return await this.#failed(request, reply, message, accepted, error)
     }
   }
 
+  /** The same request was sent again while it runs: it is not run twice, its stream is delivered from the start. */
+  async #join (request: FastifyRequest, reply: FastifyReply, sid: string, { session: record }: Snapshot, stream: string, carrier: Carrier): Promise<FastifyReply> {
+    const { log, streams } = this.#endpoint
+    const attached = await log.attach(sid, stream, carrier)
+    if (attached === undefined) throw SESSION_NOT_FOUND
+    streams.open(request, reply, {
+      sid,
+      stream,
+      version: record.version,
+      carrier,
+      fence: attached.fence,
+      runner: attached.runner,
+      takeovers: attached.takeovers,
+      position: { seq: 0, offset: 0, stream, tag: '' },
+      anchored: true,
+      resume: undefined,
+      first: encodeComment('open'),
+      ended: false,
+      read: true
+    })
+    return reply
+  }
+
   /** 2025-03-26: one JSON array of the responses. */
   async #batch (request: FastifyRequest, reply: FastifyReply, sid: string, { session: record }: Snapshot, messages: readonly RpcMessage[]): Promise<FastifyReply> {
-    const { sessions } = this.#endpoint
+    const { sessions, inbox } = this.#endpoint
     const extra = extraOf(request)
     const session = await sessions.get(sid, record)
     const responses: Array<Promise<RpcResponse | undefined>> = []
     for (const message of messages) {
       if (!isRequest(message)) {
-        await sessions.receive(sid, record, message, extra)
+        await inbox.receive(sid, record, message, extra)
         continue
       }
       const own = await sessions.answerFor(session, message)

@@ -24,6 +24,8 @@ export interface Opening {
   readonly version: string
   readonly carrier: Carrier
   readonly fence: number
+  /** The replica that runs the stream's request. */
+  readonly runner: string
   readonly takeovers: number
   readonly position: EventId
   readonly anchored: boolean
@@ -59,7 +61,7 @@ export class Streams {
 
   open (request: FastifyRequest, reply: FastifyReply, opening: Opening): void {
     const { config, log, carriers } = this.#options
-    const { sid, stream, carrier, fence, takeovers, position, anchored, resume, first, ended, read } = opening
+    const { sid, stream, carrier, fence, runner, takeovers, position, anchored, resume, first, ended, read } = opening
     reply.hijack()
     const connection = new Connection({ id: carrier.connection, raw: reply.raw, keepAliveMs: config.keepAliveMs, stallMs: config.stallMs })
     const delivery = new Delivery({
@@ -69,6 +71,7 @@ export class Streams {
       connection,
       carrier,
       fence,
+      runner,
       position,
       anchored,
       framing: this.#framing(request, opening.version),
@@ -123,7 +126,7 @@ export class Streams {
         if (payload !== '') return encodeMessage(text, payload)
         return text !== undefined && empty ? encodeCursor(text) : ''
       },
-      goodbye: position => this.goodbye(request, version, resumable ? `${formatEventId(position)}.${randomText(2)}` : undefined)
+      goodbye: position => this.goodbye(request, version, resumable && position.seq > 0 ? `${formatEventId(position)}.${randomText(2)}` : undefined)
     }
   }
 }

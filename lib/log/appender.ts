@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { LogAway, NotAppended } from '../errors.ts'
+import { DuplicateRequest, LogAway, NotAppended } from '../errors.ts'
 import type { EventId } from '../event-id.ts'
 import type { Append, Appended, AppendReply, Log, NewEvent } from './log.ts'
 import { newTag } from './tags.ts'
@@ -106,6 +106,8 @@ export class Appender {
         for (const { event, resolve } of batch) resolve(event === undefined ? undefined : reply.events[i++]!.id)
       } else if (reply.status === 'finished' && events.length === 0) {
         for (const { resolve } of batch) resolve(undefined)
+      } else if (reply.status === 'duplicate') {
+        for (const { reject } of batch) reject(new DuplicateRequest(reply.stream))
       } else {
         const error = new NotAppended(this.#options.stream, `the log says "${reply.status}"`)
         for (const { reject } of batch) reject(error)

@@ -21,6 +21,11 @@ export class Keys {
     return [hash, `${hash}:log`]
   }
 
+  /** ZSET of a principal's session IDs -> time of creation; the principal is a hash. */
+  principal (principal: string): string {
+    return `${this.#prefix}principal:${principal}`
+  }
+
   channel (replica: string): string {
     return this.replicas + replica
   }

@@ -38,6 +38,8 @@ export interface StreamRequest {
   /** The client's own JSON-RPC id. */
   readonly id: string | number
   readonly method: string
+  /** Of id, method and params: the same request sent again, while it runs, joins the stream it has. */
+  readonly digest: string
 }
 
 /** A connection that carries a stream, or would. */
@@ -113,7 +115,13 @@ export interface Appended {
   readonly evictedEarly: number
 }
 
-export type AppendReply = Appended | { readonly status: Refusal }
+/** The request to open a stream for has one already, and still runs. */
+export interface Duplicate {
+  readonly status: 'duplicate'
+  readonly stream: string
+}
+
+export type AppendReply = Appended | Duplicate | { readonly status: Refusal }
 
 /** Events of one stream after a position. */
 export interface Page {
@@ -127,6 +135,8 @@ export interface Page {
 
 export interface Attached {
   readonly fence: number
+  /** The replica that runs the stream's request. */
+  readonly runner: string
   /** The connection that carried the stream until now. */
   readonly previous: Carrier | undefined
   /** Takeovers of the stream within the last 10 s, this one included; 0 when nobody was displaced. */
@@ -171,6 +181,8 @@ export interface Log {
   unfinished (sid: string): Promise<ReadonlyMap<string, StreamState>>
   /** IDs of the sessions that may be alive. */
   sessions (): Promise<string[]>
+  /** The principal's sessions that are alive, the longest idle first. */
+  sessionsOf (principal: string): Promise<string[]>
   close (): Promise<void>
 }
 

@@ -87,6 +87,8 @@ export class MemoryLog implements Log {
     const { open, token } = append
     let stream = session.streams.get(append.stream)
     if (stream === undefined && open === undefined) return { status: 'unknown' }
+    const running = stream === undefined ? findRunning(session, open!.request.digest) : undefined
+    if (running !== undefined) return { status: 'duplicate', stream: running }
     if (stream?.lastToken?.n === token.n) return stream.lastToken.reply
     if (stream?.finished === true) return { status: 'finished' }
     if (append.expect !== undefined && !sameEvent(append.expect, stream!.newest)) return { status: 'changed' }
@@ -142,7 +144,7 @@ export class MemoryLog implements Log {
     const stream = session?.streams.get(name)
     if (session === undefined || stream === undefined) return undefined
     const previous = stream.carrier
-    if (previous?.connection === carrier.connection) return { fence: stream.fence, previous: undefined, takeovers: 0 }
+    if (previous?.connection === carrier.connection) return { fence: stream.fence, runner: stream.runner, previous: undefined, takeovers: 0 }
     if (previous !== undefined) {
       if (Date.now() - stream.fightSince > FIGHT_MS) {
         stream.fightSince = Date.now()
@@ -153,7 +155,7 @@ export class MemoryLog implements Log {
     stream.carrier = carrier
     stream.fence++
     this.#keep(session)
-    return { fence: stream.fence, previous, takeovers: previous === undefined ? 0 : stream.takeovers }
+    return { fence: stream.fence, runner: stream.runner, previous, takeovers: previous === undefined ? 0 : stream.takeovers }
   }
 
   async detach (sid: string, name: string, carrier: Carrier, position: EventId): Promise<void> {
@@ -201,6 +203,11 @@ export class MemoryLog implements Log {
 
   async sessions (): Promise<string[]> {
     return [...this.#sessions.keys()].filter(sid => this.#find(sid) !== undefined)
+  }
+
+  async sessionsOf (principal: string): Promise<string[]> {
+    return [...this.#sessions].filter(([sid, { record }]) => record.principal === principal && this.#find(sid) !== undefined)
+      .sort(([, a], [, b]) => (a.expires - a.ttlMs) - (b.expires - b.ttlMs)).map(([sid]) => sid)
   }
 
   async close (): Promise<void> {
@@ -277,6 +284,13 @@ function newStream (id: EventId, runner: string, request: StreamState['request']
 
 function stateOf ({ newest, evicted, finished, runner, request, carrier, fence, watermark }: MemoryStream): StreamState {
   return { newest, evicted, finished, runner, request, carrier, fence, watermark }
+}
+
+function findRunning (session: MemorySession, digest: string): string | undefined {
+  for (const [name, { request, finished }] of session.streams) {
+    if (!finished && request?.digest === digest) return name
+  }
+  return undefined
 }
 
 function retire (session: MemorySession, name: string): void {

@@ -4,7 +4,7 @@ import { LogAway } from '../errors.ts'
 import { STANDALONE, type EventId } from '../event-id.ts'
 import type { Keys } from './keys.ts'
 import type {
-  Append, AppendReply, Attached, Carrier, Change, Hint, Log, LogEvent, Page, Retention, SessionRecord, Snapshot,
+  Append, AppendReply, Attached, Carrier, Change, Hint, Log, LogEvent, Page, Refusal, Retention, SessionRecord, Snapshot,
   StreamRequest, StreamState
 } from './log.ts'
 import { newTag } from './tags.ts'
@@ -48,6 +48,11 @@ export class RedisLog implements Log {
     const { version, initialize, capabilities, principal } = record
     await this.#call('create', sid, JSON.stringify({ version, initialize, capabilities }), principal, ttlMs, newTag())
     await this.#index(ttlMs, [sid])
+    if (principal !== '') {
+      const { redis, keys, sessionTtlMs } = this.#options
+      const key = keys.principal(principal)
+      await this.#answer(() => redis.multi().zadd(key, Date.now(), sid).pexpire(key, Math.ceil(sessionTtlMs * INDEX_MARGIN)).exec())
+    }
   }
 
   async snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined): Promise<Snapshot | undefined> {
@@ -81,10 +86,11 @@ export class RedisLog implements Log {
     const reply = await this.#call('append', sid,
       stream, token.replica, token.n, this.#seen.get(sid) ?? 0,
       retention.windowMs, retention.maxEvents, retention.maxBytes,
-      open === undefined ? '' : JSON.stringify(open.request), open?.carrier?.connection ?? '-',
+      open === undefined ? '' : formatRequest(open.request), open?.carrier?.connection ?? '-',
       expect === undefined ? '' : `${expect.seq}-${expect.tag}`, finish === true ? '1' : '', keys.replicas, sid,
       ...events.flatMap(event => [event.tag, markOf(event), event.payload])
-    ) as [status: AppendReply['status'], ...rest: string[]]
+    ) as [status: 'appended' | 'duplicate' | Refusal, ...rest: string[]]
+    if (reply[0] === 'duplicate') return { status: 'duplicate', stream: reply[1]! }
     if (reply[0] !== 'appended') return { status: reply[0] }
     const [, seq, offset, pseq, ptag, flag, carrier, connection, fence, early] = reply
     let predecessor = Number(pseq) === 0 ? undefined : { seq: Number(pseq), tag: ptag! }
@@ -118,9 +124,9 @@ export class RedisLog implements Log {
 
   async attach (sid: string, stream: string, carrier: Carrier): Promise<Attached | undefined> {
     const reply = await this.#call('attach', sid, stream, carrier.replica, carrier.connection, this.#options.keys.replicas, sid) as
-      [fence: string, replica: string, connection: string, takeovers: number] | null
+      [fence: string, replica: string, connection: string, takeovers: number, runner: string] | null
     if (reply === null) return undefined
-    return { fence: Number(reply[0]), previous: parseCarrier(reply[1], reply[2]), takeovers: reply[3] }
+    return { fence: Number(reply[0]), runner: reply[4], previous: parseCarrier(reply[1], reply[2]), takeovers: reply[3] }
   }
 
   async detach (sid: string, stream: string, carrier: Carrier, position: EventId): Promise<void> {
@@ -165,6 +171,17 @@ export class RedisLog implements Log {
 
   async sessions (): Promise<string[]> {
     return await this.#answer(() => this.#options.redis.zrange(this.#options.keys.sessions, '0', '-1')) as string[]
+  }
+
+  async sessionsOf (principal: string): Promise<string[]> {
+    const { redis, keys } = this.#options
+    const key = keys.principal(principal)
+    const sids = await this.#answer(() => redis.zrange(key, '0', '-1')) as string[]
+    // A session's time to live starts anew with its activity, so what is left of it tells how long it has been idle.
+    const left = await Promise.all(sids.map(sid => this.#answer(() => redis.pttl(keys.session(sid)[0])) as Promise<number>))
+    const gone = sids.filter((_, i) => left[i]! < 0)
+    if (gone.length > 0) await this.#answer(() => redis.zrem(key, ...gone))
+    return sids.map((sid, i) => ({ sid, left: left[i]! })).filter(({ left }) => left >= 0).sort((a, b) => a.left - b.left).map(({ sid }) => sid)
   }
 
   async close (): Promise<void> {}
@@ -272,11 +289,21 @@ function parseStream (stream: string, raw: string): StreamState {
     evicted: etag === '-' ? undefined : id(eseq, eoff, etag),
     finished: flag === 'f',
     runner,
-    request: request === '' ? undefined : JSON.parse(request) as StreamRequest,
+    request: request === '' ? undefined : parseRequest(request),
     carrier: parseCarrier(carrier, connection),
     fence: Number(fence),
     watermark: id(wseq, woff, wtag)
   }
+}
+
+function formatRequest ({ id, method, digest }: StreamRequest): string {
+  return `${digest} ${JSON.stringify([id, method])}`
+}
+
+function parseRequest (text: string): StreamRequest {
+  const space = text.indexOf(' ')
+  const [id, method] = JSON.parse(text.slice(space + 1)) as [StreamRequest['id'], string]
+  return { id, method, digest: text.slice(0, space) }
 }
 
 function parseCarrier (replica: string, connection: string): Carrier | undefined {

@@ -36,6 +36,8 @@ export class Call {
   readonly answer: Promise<Answer>
   /** Called before a result (not an error) is sent. */
   onResult: (() => Promise<void>) | undefined
+  /** The first event of its stream, once that is open. */
+  opening: EventId | undefined
   readonly #options: CallOptions
   #settle!: (answer: Answer) => void
   #fail!: (error: Error) => void
@@ -104,6 +106,9 @@ export class Call {
     if (this.#streaming) return
     this.#streaming = true
     clearTimeout(this.#timer)
-    this.#options.appender.append('').then(opening => this.#settle({ kind: 'stream', opening }), this.#fail)
+    this.#options.appender.append('').then(opening => {
+      this.opening = opening
+      this.#settle({ kind: 'stream', opening })
+    }, this.#fail)
   }
 }

@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { NotAppended, ServerFailed } from '../errors.ts'
+import { createHash } from 'node:crypto'
+import { NotAppended, ServerFailed, VersionChanged } from '../errors.ts'
 import { STANDALONE } from '../event-id.ts'
 import type { Carrier, SessionRecord } from '../log/log.ts'
 import { randomText } from '../log/tags.ts'
@@ -74,7 +75,7 @@ export class LiveSession implements McpTransport {
       const params = { ...record.initialize, protocolVersion: record.version }
       const answer = await session.#feed({ jsonrpc: '2.0', id: 'initialize', method: 'initialize', params }, {})
       if (answer.result?.protocolVersion !== record.version) {
-        throw new ServerFailed(`it does not speak the negotiated protocol version ${record.version}`)
+        throw new VersionChanged(record.version)
       }
       if (isObject(answer.result.capabilities)) session.#capabilities = answer.result.capabilities
       if (record.initialized) session.receive({ jsonrpc: '2.0', method: 'notifications/initialized' }, {})
@@ -110,7 +111,7 @@ export class LiveSession implements McpTransport {
   /** Takes in a request. The handler starts with `begin`. */
   call (request: RpcRequest, mode: AnswerMode, carrier: Carrier | undefined): Call {
     const id = randomText(8)
-    const open = { request: { id: request.id, method: request.method }, carrier }
+    const open = { request: { id: request.id, method: request.method, digest: digestOf(request) }, carrier }
     const appender = this.#context.outbox.appender(this.sessionId, id, open, () => {
       void this.cancel(call, { reason: 'More messages wait than the server may hold' })
     })
@@ -162,7 +163,7 @@ export class LiveSession implements McpTransport {
       if (message.method !== 'ping') await this.#whenInitialized()
       await this.#sendTo(call, this.#named(message))
     } else {
-      await this.#held(this.#sendTo(call, this.#renamed(message)).catch(error => this.#dropped(error, call?.id ?? STANDALONE)))
+      await this.#held(this.#sendTo(call, this.#renamed(message)).catch(error => this.#refused(error, call)))
     }
   }
 
@@ -246,10 +247,21 @@ export class LiveSession implements McpTransport {
     }
   }
 
+  /** What the log refuses for good: the call's stream is finished elsewhere, so its handler need not go on. */
+  #refused (error: unknown, call: Call | undefined): void {
+    this.#dropped(error, call?.id ?? STANDALONE)
+    if (call !== undefined) void this.cancel(call, { reason: 'The request is over' })
+  }
+
   #dropped (error: unknown, stream: string): void {
     this.#context.counters.dropped++
     this.#context.warn({ err: error, sid: this.sessionId, stream }, 'a message was dropped: it could not be logged')
   }
+}
+
+/** Tells a request that was sent again from another one under the same id. */
+function digestOf ({ id, method, params }: RpcRequest): string {
+  return createHash('sha256').update(JSON.stringify([id, method, params])).digest('base64url').slice(0, 22)
 }
 
 async function makeServer (context: Context, sid: string): Promise<McpServerLike> {

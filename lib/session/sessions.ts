@@ -1,15 +1,14 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { LogAway, SessionGone, ServerFailed } from '../errors.ts'
+import { LogAway, SessionGone, TooManySessions, VersionChanged } from '../errors.ts'
 import type { Carriers } from '../carriers.ts'
 import type { Change, SessionRecord } from '../log/log.ts'
 import { patiently } from '../log/patience.ts'
 import type { Replica } from '../replica.ts'
 import type { Call } from './call.ts'
 import type { Context, MessageExtra } from './context.ts'
-import { isObject, isResponse, type RpcId, type RpcNotification, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
+import { isObject, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
 import { LiveSession } from './live-session.ts'
-import { replicaOf } from './request-ids.ts'
 
 export interface SessionsOptions {
   readonly context: Context
@@ -20,19 +19,29 @@ export interface SessionsOptions {
   readonly handshakeMs: number
   /** A live instance that serves nothing for this long, in ms, is let go. */
   readonly idleMs: number
+  readonly maxSessionsPerPrincipal: number
+  /** What happens to one session too many. */
+  readonly onSessionLimit: 'evict' | 'refuse'
   /** How long a request waits for a log that is away, in ms. */
   readonly patienceMs: number
+}
+
+/** An instance that is being made, then is there. */
+interface Live {
+  readonly making: Promise<LiveSession>
+  session: LiveSession | undefined
 }
 
 const SESSION_ID = /^[A-Za-z0-9_-]{32}$/
 const MAINTAIN_MS = 5000
 const SETTLE_MS = 20
+const LONGEST_URI = 4096
 const LEVELS = ['debug', 'info', 'notice', 'warning', 'error', 'critical', 'alert', 'emergency']
 
 /** The sessions that are live on this replica, and what crosses replicas about sessions. */
 export class Sessions {
   readonly #options: SessionsOptions
-  readonly #live = new Map<string, Promise<LiveSession>>()
+  readonly #live = new Map<string, Live>()
   readonly #timer: NodeJS.Timeout
 
   constructor (options: SessionsOptions) {
@@ -42,14 +51,6 @@ export class Sessions {
     replica.on('changed', body => {
       const { sid, change, from } = JSON.parse(body) as { sid: string, change: Change, from: string }
       if (from !== replica.id) void this.#apply(sid, change)
-    })
-    replica.on('cancel', body => {
-      const { sid, requestId, params } = JSON.parse(body) as { sid: string, requestId: RpcId, params: Record<string, unknown> }
-      void this.#cancelHere(sid, requestId, params)
-    })
-    replica.on('answer', body => {
-      const { sid, message } = JSON.parse(body) as { sid: string, message: RpcResponse | RpcNotification }
-      this.#answerHere(sid, message)
     })
     // Often enough that no session expires between two looks.
     this.#timer = setInterval(() => { void this.#maintain() }, Math.min(MAINTAIN_MS, options.sessionTtlMs / 3)).unref()
@@ -62,6 +63,7 @@ export class Sessions {
   /** Opens a session for an `initialize` request. Without a session ID the server refused it. */
   async initialize (request: RpcRequest, principal: string, extra: MessageExtra): Promise<{ sid: string | undefined, response: RpcResponse }> {
     const { context, handshakeMs, patienceMs } = this.#options
+    await patiently(patienceMs, () => this.#limit(principal))
     const sid = randomBytes(24).toString('base64url')
     const { session, answer, created } = await LiveSession.start(context, sid, request, extra)
     const { result } = answer
@@ -86,7 +88,7 @@ export class Sessions {
       await session.close()
       throw error
     }
-    this.#live.set(sid, Promise.resolve(session))
+    this.#live.set(sid, { making: Promise.resolve(session), session })
     created()
     return { sid, response: { ...answer, result: { ...result, capabilities } } }
   }
@@ -94,34 +96,28 @@ export class Sessions {
   /** The live instance of a session; makes one from its record. Concurrent first requests share it. */
   async get (sid: string, record: SessionRecord): Promise<LiveSession> {
     const known = this.#live.get(sid)
-    if (known !== undefined) {
-      const session = await known
-      if (!session.closed) return session
-    }
-    const making = LiveSession.revive(this.#options.context, sid, record)
-    this.#live.set(sid, making)
+    if (known !== undefined && known.session?.closed !== true) return await known.making
+    const live: Live = { making: LiveSession.revive(this.#options.context, sid, record), session: undefined }
+    this.#live.set(sid, live)
     try {
-      return await making
+      live.session = await live.making
+      return live.session
     } catch (error) {
-      if (this.#live.get(sid) === making) this.#live.delete(sid)
-      if (error instanceof ServerFailed) await this.terminate(sid).catch(() => {})
+      // Nothing is kept of a failed attempt: the next request tries again.
+      if (this.#live.get(sid) === live) this.#live.delete(sid)
+      if (error instanceof VersionChanged) await this.terminate(sid)
       throw error
     }
   }
 
-  /** Takes in a notification or an answer of the client. */
-  async receive (sid: string, record: SessionRecord, message: RpcNotification | RpcResponse, extra: MessageExtra): Promise<void> {
-    if (isResponse(message)) return await this.#answer(sid, message.id, message)
-    const { method, params = {} } = message
-    if (method === 'notifications/initialized') {
-      await this.change(sid, { kind: 'initialized', ttlMs: this.#options.sessionTtlMs })
-    } else if (method === 'notifications/cancelled') {
-      await this.#cancel(sid, params.requestId as RpcId, params)
-    } else if (method === 'notifications/progress' && replicaOf(params.progressToken) !== undefined) {
-      await this.#answer(sid, params.progressToken as string, message)
-    } else {
-      (await this.get(sid, record)).receive(message, extra)
-    }
+  /** The live instance, if there is one here. */
+  async find (sid: string): Promise<LiveSession | undefined> {
+    return await this.#live.get(sid)?.making.catch(() => undefined)
+  }
+
+  /** Whether the request of this stream runs here. */
+  runs (sid: string, stream: string): boolean {
+    return this.#live.get(sid)?.session?.calls.has(stream) === true
   }
 
   /**
@@ -142,11 +138,13 @@ export class Sessions {
   /** Keeps what a request changed in the session's record, once the server has accepted it. */
   noteChange (session: LiveSession, call: Call): void {
     const { method, params = {} } = call.request
+    const uri = String(params.uri)
+    if (uri.length > LONGEST_URI) return
     const change: Change | undefined = method === 'logging/setLevel'
       ? { kind: 'logLevel', level: String(params.level) }
       : method === 'resources/subscribe'
-        ? { kind: 'subscribe', uri: String(params.uri) }
-        : method === 'resources/unsubscribe' ? { kind: 'unsubscribe', uri: String(params.uri) } : undefined
+        ? { kind: 'subscribe', uri }
+        : method === 'resources/unsubscribe' ? { kind: 'unsubscribe', uri } : undefined
     if (change === undefined) return
     const { context } = this.#options
     call.onResult = () => this.change(session.sessionId, change, true).catch(error => {
@@ -173,89 +171,45 @@ export class Sessions {
   /** Waits until no call runs here, for `graceMs` at most. */
   async settle (graceMs: number): Promise<void> {
     const deadline = performance.now() + graceMs
-    while (performance.now() < deadline && (await this.calls()).length > 0) await sleep(SETTLE_MS)
+    while (performance.now() < deadline && this.#calls().length > 0) await sleep(SETTLE_MS)
   }
 
   /** Lets every live instance go; their sessions live on in the log. */
   async close (): Promise<void> {
     clearInterval(this.#timer)
-    for (const making of this.#live.values()) await making.then(session => session.close(), () => {})
+    for (const { making } of this.#live.values()) await making.then(session => session.close(), () => {})
     this.#live.clear()
-  }
-
-  /** Calls that run here. */
-  async calls (): Promise<Call[]> {
-    const sessions = await Promise.all([...this.#live.values()].map(making => making.catch(() => undefined)))
-    return sessions.flatMap(session => [...session?.calls.values() ?? []])
   }
 
   async #end (sid: string): Promise<void> {
     this.#options.carriers.endSession(sid)
-    const making = this.#live.get(sid)
+    const live = this.#live.get(sid)
     this.#live.delete(sid)
-    await making?.then(session => session.close(), () => {})
+    await live?.making.then(session => session.close(), () => {})
+  }
+
+  /** Calls that run here. */
+  #calls (): Call[] {
+    return [...this.#live.values()].flatMap(({ session }) => [...session?.calls.values() ?? []])
   }
 
   async #apply (sid: string, change: Change): Promise<void> {
-    const session = await this.#live.get(sid)?.catch(() => undefined)
+    const session = await this.find(sid)
     if (session === undefined) return
     if (change.kind === 'initialized') session.receive({ jsonrpc: '2.0', method: 'notifications/initialized' }, {})
     else if (change.kind === 'logLevel') await session.apply('logging/setLevel', { level: change.level }).catch(() => {})
     else await session.apply(`resources/${change.kind}`, { uri: change.uri }).catch(() => {})
   }
 
-  /** Cancels wherever the call runs: written to the log first, so that it holds although a message may be lost. */
-  async #cancel (sid: string, requestId: RpcId, params: Record<string, unknown>): Promise<void> {
-    const { context, replica } = this.#options
-    if (await this.#cancelHere(sid, requestId, params)) return
-    for (const [stream, { request }] of await context.log.unfinished(sid)) {
-      if (request?.id !== requestId) continue
-      await context.log.append(sid, { stream, events: [], finish: true, token: { replica: replica.id, n: context.outbox.nextToken() } })
-    }
-    await replica.announce('cancel', JSON.stringify({ sid, requestId, params }))
-  }
-
-  async #cancelHere (sid: string, requestId: RpcId, params: Record<string, unknown>): Promise<boolean> {
-    const session = await this.#live.get(sid)?.catch(() => undefined)
-    const calls = [...session?.calls.values() ?? []].filter(call => call.clientId === requestId)
-    for (const call of calls) await session!.cancel(call, params)
-    return calls.length > 0
-  }
-
-  /** Brings the client's answer to the handler that waits for it, wherever it is. */
-  async #answer (sid: string, wireId: RpcId, message: RpcResponse | RpcNotification): Promise<void> {
-    const { context, replica } = this.#options
-    const owner = replicaOf(wireId)
-    if (owner === replica.id) this.#answerHere(sid, message)
-    else if (owner === undefined || !await replica.send(owner, 'answer', JSON.stringify({ sid, message })).catch(() => false)) {
-      context.counters.unclaimedAnswers++
-      context.warn({ sid, id: wireId }, 'the client answered a request that nobody waits for')
-    }
-  }
-
-  #answerHere (sid: string, message: RpcResponse | RpcNotification): void {
-    const { context } = this.#options
-    const wireId = 'method' in message ? message.params?.progressToken as string : message.id as string
-    const waiting = 'method' in message ? context.requests.peek(wireId) : context.requests.take(wireId)
-    if (waiting === undefined || waiting.owner.sessionId !== sid) {
-      context.counters.unclaimedAnswers++
-      context.warn({ sid, id: wireId }, 'the client answered a request that nobody waits for')
-    } else if ('method' in message) {
-      waiting.owner.receive({ ...message, params: { ...message.params, progressToken: waiting.id } }, {})
-    } else {
-      waiting.owner.receive({ ...message, id: waiting.id }, {})
-    }
-  }
-
-  /** Keeps sessions alive whose calls run here, and lets idle instances go. */
+  /** Keeps sessions alive that are in use here, ends what ended elsewhere unheard, and lets idle instances go. */
   async #maintain (): Promise<void> {
     const { context, carriers, idleMs } = this.#options
     const busy = new Set([...carriers.all()].map(({ sid }) => sid))
-    for (const [sid, making] of [...this.#live]) {
-      const session = await making.catch(() => undefined)
+    for (const [sid, live] of [...this.#live]) {
+      const { session } = live
       if (session === undefined) continue
       if (!session.idle) busy.add(sid)
-      else if (performance.now() - session.lastUsed > idleMs && this.#live.get(sid) === making) {
+      else if (performance.now() - session.lastUsed > idleMs) {
         this.#live.delete(sid)
         await session.close()
       }
@@ -263,9 +217,32 @@ export class Sessions {
     context.outbox.sweep()
     try {
       await context.log.touch([...busy])
+      await Promise.all([...this.#live.values()].flatMap(({ session }) =>
+        session === undefined ? [] : [...session.calls.values()].map(call => this.#check(session, call))))
     } catch (error) {
       if (!(error instanceof LogAway)) throw error
     }
+  }
+
+  /** A cancellation or a DELETE on another replica may not have been heard here; the log knows. */
+  async #check (session: LiveSession, call: Call): Promise<void> {
+    const { opening } = call
+    if (opening === undefined) return
+    const { context } = this.#options
+    const state = await context.log.tick(session.sessionId, call.id, { replica: context.replica, connection: '-' }, opening)
+    if (state?.finished === true && !call.over) await session.cancel(call, { reason: 'The request was cancelled' })
+    if (state === undefined && await context.log.record(session.sessionId) === undefined) await this.#end(session.sessionId)
+  }
+
+  /** Makes room for one more session of a principal, or refuses it. */
+  async #limit (principal: string): Promise<void> {
+    const { context, maxSessionsPerPrincipal, onSessionLimit } = this.#options
+    if (principal === '' || maxSessionsPerPrincipal === Infinity) return
+    const idleFirst = await context.log.sessionsOf(principal)
+    const over = idleFirst.length - maxSessionsPerPrincipal + 1
+    if (over <= 0) return
+    if (onSessionLimit === 'refuse') throw new TooManySessions(idleFirst.length)
+    for (const sid of idleFirst.slice(0, over)) await this.terminate(sid)
   }
 }
 

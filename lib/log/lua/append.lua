@@ -1,21 +1,30 @@
 -- Appends messages to one stream: number, entry, eviction, TTL and hint in one step.
 -- ARGV: 1 stream, 2 replica, 3 n of the token, 4 highest seq the caller has seen, 5 windowMs, 6 maxEvents, 7 maxBytes,
---       8 request (JSON; not empty: open the stream if it is not there), 9 connection ('-': none carries it yet),
+--       8 request ("digest JSON"; not empty: open the stream if it is not there), 9 connection ('-': none carries it yet),
 --       10 'seq-tag' that the newest event must be (empty: any), 11 '1' to finish the stream, 12 prefix of channels,
 --       13 session ID, then per event: tag, mark (o opening, m message, f final response), payload
 -- Reply: { 'appended', first seq, first offset, predecessor's seq, its tag, flag, carrier, connection, fence, evicted early },
---        a repeated token is answered with what it got; else { 'gone' | 'unknown' | 'finished' | 'changed' }
+--        a repeated token is answered with what it got; else { 'gone' | 'unknown' | 'finished' | 'changed' }, or
+--        { 'duplicate', stream } when the request to open a stream for runs on that one
 local name, replica, n, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local window, max_events, max_bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local request, connection, expect, finish, channels, sid = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
 local FIRST, MOST_EVICTED, MOST_TOKENS, MOST_DONE, HINT_BYTES = 14, 64, 32, 1000, 16384
 local count = (#ARGV - FIRST + 1) / 3
 
+local opens
 local c = counter()
 if not c then return { 'gone' } end
 local s = stream(name)
 if not s then
   if request == '' then return { 'unknown' } end
+  local same = 'q:' .. string.match(request, '^%S+')
+  local running = redis.call('HGET', KEYS[1], same)
+  if running then
+    local r = stream(running)
+    if r and r.flag ~= 'f' then return { 'duplicate', running } end
+  end
+  opens = same
   s = {
     nseq = 0, noff = -1, ntag = '-', eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = replica,
     carrier = connection == '-' and '-' or replica, connection = connection, fence = connection == '-' and 0 or 1,
@@ -153,6 +162,11 @@ end
 if finish == '1' and s.eseq == s.nseq then retire(name, s) end
 
 redis.call('HSET', KEYS[1], 's:' .. name, pack_stream(s), 'c', pack_counter(c))
+if s.flag == 'f' then
+  if s.request ~= '' then redis.call('HDEL', KEYS[1], 'q:' .. string.match(s.request, '^%S+')) end
+elseif opens then
+  redis.call('HSET', KEYS[1], opens, name)
+end
 keep_alive(c.ttl)
 
 if s.carrier ~= '-' and s.carrier ~= replica then

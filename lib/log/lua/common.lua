@@ -1,7 +1,7 @@
 -- Shared by every script, put before its text. KEYS[1] is the session's hash, KEYS[2] its log.
 --
 -- Hash: `c` the counter and totals, `s:<stream>` one field per stream, `d:<n>` a ring of finished streams whose events
--- are all evicted, `i` `p` `n` `l` `u` the record (fixed part, principal, initialized, log level, subscriptions).
+-- are all evicted, `q:<digest>` the stream on which a request runs, `i` `p` `n` `l` `u` the record (fixed part, principal, initialized, log level, subscriptions).
 -- Log entry: one field `e`, "stream tag pseq ptag time mark payload"; its Redis ID is seq-offset.
 -- Numbers are kept as text or printed with %.0f: Lua turns those from 10^14 into 1e+14.
 
@@ -34,7 +34,7 @@ local STREAM = '^(%d+) (%d+) (%w+) (%d+) (%d+) (%S+) (%a) (%S+) (%S+) (%S+) (%d+
 
 -- n*: newest event. e*: newest evicted one ('-': none). flag: o open, f finished. runner, carrier, connection, fence.
 -- w*: watermark. ttime, tcount: first takeover of the current 10 s and their number. tokens: replica:n:seq:offset:count,...
--- request: JSON of the client's id and the method, empty for the standalone stream.
+-- request: digest, then JSON of the client's id and the method; empty for the standalone stream.
 local function unpack_stream(raw)
   local s = { raw = raw }
   local nseq, noff, eseq, eoff, fence, wseq, woff, ttime, tcount
