@@ -56,15 +56,16 @@ export function announce (cursor: EventId, decision: Exclude<Decision, { cause: 
   }
   const notices = [notice(noticeLevel(session), data), ...standalone ? resync(session) : []]
   if (lost && request !== undefined) notices.push(lostResponse(request))
+  // A finished stream's last event is its response: it is delivered again rather than not at all.
+  const again = nothingLeft && finished && !lost
   // The last frame moves the client's cursor when no event of the log will.
-  const lastId = nothingLeft ? `${formatEventId(newest)}${lost ? `.${nonce}` : ''}` : undefined
+  const lastId = nothingLeft && !again ? `${formatEventId(newest)}${lost ? `.${nonce}` : ''}` : undefined
   const firstId = modern ? undefined : primed
   const text = (modern ? encodeCursor(primed) : '') + notices.map((message, i) => {
     const id = (i === notices.length - 1 ? lastId : undefined) ?? (i === 0 ? firstId : undefined)
     return encodeMessage(id, message)
   }).join('')
-  // A finished stream's last event is its response: it is delivered again rather than not at all.
-  if (nothingLeft && finished && !lost) return { text, position: { ...newest, seq: newest.seq - 1, offset: 0 }, anchored: true, ended: false }
+  if (again) return { text, position: { ...newest, seq: newest.seq - 1, offset: 0 }, anchored: true, ended: false }
   return { text, position: { ...cursor, ...from }, anchored: !('offset' in from), ended: lost }
 }
 
