@@ -11,7 +11,8 @@ import { LoneLease, RedisLease, type Lease } from './lease.ts'
 import { Keys } from './log/keys.ts'
 import type { Log } from './log/log.ts'
 import { MemoryLog } from './log/memory-log.ts'
-import { RedisLog, parseHint, type RedisClient } from './log/redis-log.ts'
+import { parseHint } from './log/redis-format.ts'
+import { RedisLog, type RedisClient } from './log/redis-log.ts'
 import { randomText } from './log/tags.ts'
 import { readOptions, type Config, type McpResumeOptions } from './options.ts'
 import { LoneReplica, RedisReplica, type Replica } from './replica.ts'
@@ -83,6 +84,7 @@ function connect (app: FastifyInstance, config: Config, carriers: Carriers, coun
   const ours = typeof config.redis === 'string'
   const redis: RedisClient = typeof config.redis === 'string' ? new Redis(config.redis, { maxRetriesPerRequest: 1 }) : config.redis
   if (ours) redis.on('error', error => app.log.warn({ err: error }, 'fastify-mcp-resume: Redis'))
+  warnOfEviction(app, redis)
   const replica = new RedisReplica({
     id,
     redis,
@@ -109,6 +111,21 @@ function connect (app: FastifyInstance, config: Config, carriers: Carriers, coun
     lease: new RedisLease({ redis, keys, replica: id }),
     closeRedis: () => { if (ours) redis.disconnect() }
   }
+}
+
+/** Redis evicts whole keys: sessions vanish, or their logs do. What is left is answered explicitly, but it is not kept. */
+function warnOfEviction (app: FastifyInstance, redis: RedisClient): void {
+  if (redis.isCluster) return
+  const ask = (): void => {
+    redis.config('GET', 'maxmemory-policy').then(reply => {
+      const policy = (reply as string[])[1]
+      if (policy !== undefined && policy !== 'noeviction') {
+        app.log.warn(`fastify-mcp-resume: Redis has maxmemory-policy ${policy}, so it may evict sessions; set noeviction`)
+      }
+    }, () => { /* not allowed to ask */ })
+  }
+  if (redis.status === 'ready') ask()
+  else redis.once('ready', ask)
 }
 
 /** Fastify refuses every request from the moment it starts closing, which some clients take for the end of the server. */

@@ -162,6 +162,8 @@ export interface Log {
   snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined): Promise<Snapshot | undefined>
   /** The session's record, for the host itself: nobody's principal is checked, nothing is kept alive. */
   record (sid: string): Promise<SessionRecord | undefined>
+  /** A stream's state, without any effect. */
+  stream (sid: string, stream: string): Promise<StreamState | undefined>
   append (sid: string, append: Append): Promise<AppendReply>
   /** Events of `stream` after `position`, from above `scanned` on, bounded by `maxBytes` of payload (at least one). */
   read (sid: string, stream: string, position: { seq: number, offset: number }, scanned: number, maxBytes: number): Promise<Page | undefined>

@@ -81,6 +81,11 @@ export class MemoryLog implements Log {
     return this.#find(sid)?.record
   }
 
+  async stream (sid: string, name: string): Promise<StreamState | undefined> {
+    const stream = this.#find(sid)?.streams.get(name)
+    return stream === undefined ? undefined : stateOf(stream)
+  }
+
   async append (sid: string, append: Append): Promise<AppendReply> {
     const session = this.#find(sid)
     if (session === undefined) return { status: 'gone' }

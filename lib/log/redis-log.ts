@@ -4,9 +4,9 @@ import { LogAway } from '../errors.ts'
 import { STANDALONE, type EventId } from '../event-id.ts'
 import type { Keys } from './keys.ts'
 import type {
-  Append, AppendReply, Attached, Carrier, Change, Hint, Log, LogEvent, Page, Refusal, Retention, SessionRecord, Snapshot,
-  StreamRequest, StreamState
+  Append, AppendReply, Attached, Carrier, Change, Log, LogEvent, Page, Refusal, Retention, SessionRecord, Snapshot, StreamState
 } from './log.ts'
+import { formatRequest, markOf, parseCarrier, parseEntry, parseRecord, parseStream } from './redis-format.ts'
 import { newTag } from './tags.ts'
 
 export type RedisClient = Redis | Cluster
@@ -19,6 +19,24 @@ export interface RedisLogOptions {
   readonly sessionTtlMs: number
   /** How long a command may take, in ms, before the log counts as away. */
   readonly commandTimeoutMs: number
+}
+
+/** What an operator may want to know of a session's log. */
+export interface Inspection {
+  readonly record: SessionRecord
+  readonly head: number
+  readonly floor: number
+  /** When the oldest retained event was logged, by Redis's clock, in ms since 1970. */
+  readonly floorTime: number
+  readonly bytes: number
+  /** Events that should be there, and those that are: they differ when Redis has evicted the log. */
+  readonly events: number
+  readonly eventsFound: number
+  /** Events evicted inside the retention window for want of room. */
+  readonly evictedEarly: number
+  /** What is left of the session's life without activity. */
+  readonly ttlMs: number
+  readonly streams: readonly StreamState[]
 }
 
 type Arg = string | number
@@ -56,10 +74,19 @@ export class RedisLog implements Log {
   }
 
   async snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined): Promise<Snapshot | undefined> {
+    return await this.#snapshot(sid, principal, cursor, '')
+  }
+
+  /** A snapshot for an operator: of anybody's session, without any effect. */
+  async peek (sid: string, cursor: EventId | 'watermark'): Promise<Snapshot | undefined> {
+    return await this.#snapshot(sid, '', cursor, '1')
+  }
+
+  async #snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined, look: '' | '1'): Promise<Snapshot | undefined> {
     const at = cursor === undefined
       ? ['', '', '', '']
       : cursor === 'watermark' ? [STANDALONE, '', '', ''] : [cursor.stream, cursor.seq, cursor.offset, cursor.tag]
-    const reply = await this.#call('snapshot', sid, principal, ...at) as SnapshotReply | null
+    const reply = await this.#call('snapshot', sid, principal, ...at, look) as SnapshotReply | null
     if (reply === null) return undefined
     const [fixed, initialized, level, subscriptions, head, floor, raw, retained, emptied] = reply
     const state = raw === '' ? undefined : parseStream(cursor === undefined || cursor === 'watermark' ? STANDALONE : cursor.stream, raw)
@@ -78,6 +105,12 @@ export class RedisLog implements Log {
     const { redis, keys } = this.#options
     const fields = await this.#answer(() => redis.hmget(keys.session(sid)[0], 'i', 'p', 'n', 'l', 'u')) as string[]
     return fields[0] === null ? undefined : parseRecord(...fields as [string, string, string, string, string])
+  }
+
+  async stream (sid: string, stream: string): Promise<StreamState | undefined> {
+    const { redis, keys } = this.#options
+    const raw = await this.#answer(() => redis.hget(keys.session(sid)[0], `s:${stream}`)) as string | null
+    return raw === null ? undefined : parseStream(stream, raw)
   }
 
   async append (sid: string, append: Append): Promise<AppendReply> {
@@ -173,6 +206,29 @@ export class RedisLog implements Log {
     return await this.#answer(() => this.#options.redis.zrange(this.#options.keys.sessions, '0', '-1')) as string[]
   }
 
+  /** What the log holds of a session, for an operator: without any effect. */
+  async inspect (sid: string): Promise<Inspection | undefined> {
+    const { redis, keys } = this.#options
+    const [hash, log] = keys.session(sid)
+    const fields = await this.#answer(() => redis.hgetall(hash)) as Record<string, string>
+    if (fields.c === undefined) return undefined
+    const [head, floor, floorTime, , bytes, count, , , evictedEarly] = fields.c.split(' ').map(Number) as [number, number, number, ...number[]]
+    const [ttlMs, length] = await Promise.all([this.#answer(() => redis.pttl(hash)), this.#answer(() => redis.xlen(log))]) as [number, number]
+    const streams = Object.entries(fields).filter(([field]) => field.startsWith('s:')).map(([field, raw]) => parseStream(field.slice(2), raw))
+    return {
+      record: parseRecord(fields.i!, fields.p!, fields.n!, fields.l!, fields.u!),
+      head,
+      floor,
+      floorTime,
+      bytes: bytes!,
+      events: count!,
+      eventsFound: length,
+      evictedEarly: evictedEarly!,
+      ttlMs,
+      streams: streams.sort((a, b) => a.newest.seq - b.newest.seq)
+    }
+  }
+
   async sessionsOf (principal: string): Promise<string[]> {
     const { redis, keys } = this.#options
     const key = keys.principal(principal)
@@ -226,93 +282,11 @@ export class RedisLog implements Log {
   }
 }
 
-/** Reads a hint that append.lua published; undefined when it is not one of ours. */
-export function parseHint (body: string): Hint | undefined {
-  const [head, ...entries] = body.split('\n')
-  const [sid, stream, fence] = head!.split(' ')
-  if (sid === undefined || stream === undefined || !/^[0-9]+$/.test(fence ?? '')) return undefined
-  const events: LogEvent[] = []
-  for (const entry of entries) {
-    const at = entry.indexOf(' ')
-    if (!ENTRY_ID.test(entry.slice(0, at)) || !ENTRY.test(entry.slice(at + 1))) return undefined
-    events.push(parseEntry(entry.slice(0, at), entry.slice(at + 1)))
-  }
-  return { sid, stream, fence: Number(fence), events }
-}
-
 type SnapshotReply = [
   fixed: string, initialized: string, level: string, subscriptions: string,
   head: string, floor: string, stream: string, retained: number, emptied: number
 ]
 type PageReply = [stream: string, scanned: string, more: number, ...entries: string[]]
-
-const ENTRY_ID = /^[0-9]+-[0-9]+$/
-const ENTRY = /^(\w+) (\w+) (\d+) (\S+) \d+ ([omf]) /
-
-function parseEntry (entryId: string, value: string): LogEvent {
-  const [head, stream, tag, pseq, ptag, mark] = ENTRY.exec(value)!
-  const dash = entryId.indexOf('-')
-  return {
-    id: { seq: Number(entryId.slice(0, dash)), offset: Number(entryId.slice(dash + 1)), stream: stream!, tag: tag! },
-    predecessor: pseq === '0' ? undefined : { seq: Number(pseq), tag: ptag! },
-    payload: value.slice(head.length),
-    final: mark === 'f'
-  }
-}
-
-function parseRecord (fixed: string, principal: string, initialized: string, level: string, subscriptions: string): SessionRecord {
-  return {
-    ...JSON.parse(fixed) as Pick<SessionRecord, 'version' | 'initialize' | 'capabilities'>,
-    principal,
-    initialized: initialized === '1',
-    logLevel: level === '' ? undefined : level,
-    subscriptions: JSON.parse(subscriptions) as string[]
-  }
-}
-
-const STREAM_FIELDS = 17
-
-function parseStream (stream: string, raw: string): StreamState {
-  const parts: string[] = []
-  let from = 0
-  for (let i = 0; i < STREAM_FIELDS; i++) {
-    const to = raw.indexOf(' ', from)
-    parts.push(raw.slice(from, to))
-    from = to + 1
-  }
-  const [nseq, noff, ntag, eseq, eoff, etag, flag, runner, carrier, connection, fence, wseq, woff, wtag] = parts as [
-    string, string, string, string, string, string, string, string, string, string, string, string, string, string, ...string[]]
-  const request = raw.slice(from)
-  const id = (seq: string, offset: string, tag: string): EventId => ({ seq: Number(seq), offset: Number(offset), stream, tag })
-  return {
-    newest: id(nseq, noff, ntag),
-    evicted: etag === '-' ? undefined : id(eseq, eoff, etag),
-    finished: flag === 'f',
-    runner,
-    request: request === '' ? undefined : parseRequest(request),
-    carrier: parseCarrier(carrier, connection),
-    fence: Number(fence),
-    watermark: id(wseq, woff, wtag)
-  }
-}
-
-function formatRequest ({ id, method, digest }: StreamRequest): string {
-  return `${digest} ${JSON.stringify([id, method])}`
-}
-
-function parseRequest (text: string): StreamRequest {
-  const space = text.indexOf(' ')
-  const [id, method] = JSON.parse(text.slice(space + 1)) as [StreamRequest['id'], string]
-  return { id, method, digest: text.slice(0, space) }
-}
-
-function parseCarrier (replica: string, connection: string): Carrier | undefined {
-  return replica === '-' ? undefined : { replica, connection }
-}
-
-function markOf (event: { payload: string, final: boolean }): string {
-  return event.final ? 'f' : event.payload === '' ? 'o' : 'm'
-}
 
 /** Defines the commands once on a client that may be shared; EVALSHA and NOSCRIPT are ioredis's business. */
 function defineScripts (redis: RedisClient): Record<ScriptName, Script> {

@@ -152,6 +152,7 @@ while left > 0 and due() do
   end
   read = MOST_EVICTED + 1
 end
+c.early = c.early + early
 if from ~= '-' then redis.call('XTRIM', KEYS[2], 'MINID', from) end
 for who, o in pairs(touched) do
   if o then

@@ -12,21 +12,23 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- seq, floor: highest number issued, lowest retained. ftime, fsize: time and size of the floor entry.
+-- seq, floor: highest number issued, lowest retained. ftime, fsize: time and size of the floor entry. done: finished
+-- streams retired. early: events evicted inside the retention window.
 local function counter()
   local raw = redis.call('HGET', KEYS[1], 'c')
   if not raw then return nil end
-  local seq, floor, ftime, fsize, bytes, count, done, ttl =
-    string.match(raw, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local seq, floor, ftime, fsize, bytes, count, done, ttl, early =
+    string.match(raw, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   return {
     seq = tonumber(seq), floor = tonumber(floor), ftime = tonumber(ftime), fsize = tonumber(fsize),
-    bytes = tonumber(bytes), count = tonumber(count), done = tonumber(done), ttl = tonumber(ttl)
+    bytes = tonumber(bytes), count = tonumber(count), done = tonumber(done), ttl = tonumber(ttl), early = tonumber(early)
   }
 end
 
 local function pack_counter(c)
   return table.concat({
-    text(c.seq), text(c.floor), text(c.ftime), text(c.fsize), text(c.bytes), text(c.count), text(c.done), text(c.ttl)
+    text(c.seq), text(c.floor), text(c.ftime), text(c.fsize), text(c.bytes), text(c.count), text(c.done), text(c.ttl),
+    text(c.early)
   }, ' ')
 end
 

@@ -10,7 +10,7 @@ redis.call('DEL', KEYS[2])
 redis.call('XADD', KEYS[2], '1-0', 'e', value)
 redis.call('HSET', KEYS[1],
   'i', record, 'p', principal, 'n', '0', 'l', '', 'u', '[]',
-  'c', pack_counter({ seq = 1, floor = 1, ftime = time, fsize = #value, bytes = #value, count = 1, done = 0, ttl = ttl }),
+  'c', pack_counter({ seq = 1, floor = 1, ftime = time, fsize = #value, bytes = #value, count = 1, done = 0, ttl = ttl, early = 0 }),
   's:1', pack_stream({
     nseq = 1, noff = 0, ntag = tag, eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = '-', carrier = '-',
     connection = '-', fence = 0, wseq = 1, woff = 0, wtag = tag, ttime = 0, tcount = 0, tokens = '-', request = ''

@@ -1,14 +1,15 @@
 -- Reads what the decision needs, at one moment, and counts as activity of the session.
--- ARGV: 1 principal, 2 stream ('': none), 3 seq, 4 offset, 5 tag of the cursor ('': the stream's watermark)
+-- ARGV: 1 principal, 2 stream ('': none), 3 seq, 4 offset, 5 tag of the cursor ('': the stream's watermark),
+--       6 '1' to only look: for any principal, without keeping the session alive
 -- Reply: { i, n, l, u, head, floor, stream field or '', retained 0|1, evicted all 0|1 }, or nil when the session is gone
 --        or another principal's
-local principal, name, seq, offset, tag = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local principal, name, seq, offset, tag, look = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] == '1'
 
 local c = counter()
-if not c or redis.call('HGET', KEYS[1], 'p') ~= principal then return false end
+if not c or (not look and redis.call('HGET', KEYS[1], 'p') ~= principal) then return false end
 local record = redis.call('HMGET', KEYS[1], 'i', 'n', 'l', 'u')
 local reply = { record[1], record[2], record[3], record[4], text(c.seq), text(c.floor), '', 0, 0 }
-keep_alive(c.ttl)
+if not look then keep_alive(c.ttl) end
 if name == '' then return reply end
 
 -- A log that vanished alone has no event of any stream.
