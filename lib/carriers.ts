@@ -26,10 +26,11 @@ export class Carriers {
   /** @returns whether it was the one that carried the stream. */
   remove (delivery: Delivery): boolean {
     const key = keyOf(delivery.sid, delivery.stream)
-    const left = (this.#byStream.get(key) ?? []).filter(other => other !== delivery)
+    const all = this.#byStream.get(key) ?? []
+    const left = all.filter(other => other !== delivery)
     if (left.length === 0) this.#byStream.delete(key)
     else this.#byStream.set(key, left)
-    if (delivery.muted) return false
+    if (delivery.muted || all.at(-1) !== delivery) return false
     // The carrier is gone: the muted ones end, so that they come back with their cursors.
     for (const other of left) {
       if (other.muted) other.leave()

@@ -1,6 +1,7 @@
 import type { Carriers } from './carriers.ts'
 import type { Counters } from './counters.ts'
 import { InvalidNotification, SessionGone } from './errors.ts'
+import { STANDALONE } from './event-id.ts'
 import type { Log, SessionRecord } from './log/log.ts'
 import type { Outbox } from './outbox.ts'
 import { encodeJson } from './sse.ts'
@@ -13,6 +14,10 @@ export interface SessionInfo {
   readonly clientInfo: unknown
   readonly initialized: boolean
   readonly subscriptions: readonly string[]
+  /** A connection carries the standalone stream now. */
+  readonly listening: boolean
+  /** Events of the standalone stream above where its last connection stood, as of its last tick. */
+  readonly undelivered: number
 }
 
 export interface Notification {
@@ -90,10 +95,14 @@ export class McpHost {
 
   /** What is known of a session, wherever it is served. */
   async session (sessionId: string): Promise<SessionInfo | undefined> {
-    const record = await this.#options.log.record(sessionId)
-    if (record === undefined) return undefined
+    const { log } = this.#options
+    const [record, stream] = await Promise.all([log.record(sessionId), log.stream(sessionId, STANDALONE)])
+    if (record === undefined || stream === undefined) return undefined
     const { version, initialize, initialized, subscriptions } = record
-    return { sessionId, protocolVersion: version, clientInfo: initialize.clientInfo, initialized, subscriptions }
+    const undelivered = stream.newest.offset - stream.watermark.offset
+    return {
+      sessionId, protocolVersion: version, clientInfo: initialize.clientInfo, initialized, subscriptions, listening: stream.carrier !== undefined, undelivered
+    }
   }
 
   /** IDs of the sessions of all replicas. */

@@ -35,6 +35,9 @@ export interface RedisReplicaOptions {
 }
 
 const QUIT_MS = 1000
+const ECHO_MS = 2000
+/** A subscription that has not carried our own echo for this long is dead, whatever its socket says. */
+const DEAF_MS = 3 * ECHO_MS
 const TRIES = 6
 const TRY_MS = 300
 const REMEMBERED = 1000
@@ -51,6 +54,8 @@ export class RedisReplica implements Replica {
   /** Deliveries taken lately, so that a repeated one is only acknowledged again. */
   readonly #taken = new Set<string>()
   #deliveries = 0
+  #heard = performance.now()
+  readonly #timer: NodeJS.Timeout
 
   constructor ({ id, redis, keys, onReconnect, onMalformed }: RedisReplicaOptions) {
     this.id = id
@@ -72,6 +77,8 @@ export class RedisReplica implements Replica {
       }, () => { /* the connection went again; the next 'ready' subscribes */ })
     }
     this.#subscriber.on('ready', subscribe)
+    this.on('echo', () => { this.#heard = performance.now() })
+    this.#timer = setInterval(() => { void this.#listen() }, ECHO_MS).unref()
     this.on('deliver', body => this.#take(body))
     this.on('ack', name => this.#unacknowledged.get(name)?.())
     this.#subscriber.on('message', (_channel: string, message: string) => {
@@ -114,10 +121,24 @@ export class RedisReplica implements Replica {
   }
 
   async close (): Promise<void> {
+    clearInterval(this.#timer)
     const timer = setTimeout(() => this.#subscriber.disconnect(), QUIT_MS)
     await this.#subscriber.quit().catch(() => {})
     clearTimeout(timer)
     this.#subscriber.disconnect()
+  }
+
+  /** Liveness is measured on the way that messages take: through Redis to our own channel. */
+  async #listen (): Promise<void> {
+    if (this.#redis.status !== 'ready') {
+      this.#heard = performance.now()
+      return
+    }
+    if (performance.now() - this.#heard > DEAF_MS) {
+      this.#heard = performance.now()
+      this.#subscriber.disconnect(true)
+    }
+    await this.send(this.id, 'echo', '').catch(() => {})
   }
 
   #take (message: string): void {

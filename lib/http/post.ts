@@ -212,7 +212,11 @@ function readMessages (body: unknown): readonly RpcMessage[] {
 
 function extraOf (request: FastifyRequest): MessageExtra {
   const authInfo = (request as { auth?: unknown }).auth ?? (request.raw as { auth?: unknown }).auth
-  return { ...authInfo === undefined ? {} : { authInfo }, requestInfo: { headers: request.headers } }
+  const { headers } = request
+  const pairs = Object.entries(headers).filter((pair): pair is [string, string] => typeof pair[1] === 'string' && !pair[0].startsWith(':'))
+  const base = `http://${request.host}`
+  const url = new URL(request.url, URL.canParse(base) ? base : 'http://localhost')
+  return { ...authInfo === undefined ? {} : { authInfo }, requestInfo: { headers, url }, request: new Request(url, { method: 'POST', headers: pairs }) }
 }
 
 /** Waits for `promise`; where `bounded`, for `ms` at most. @throws LogAway then. */

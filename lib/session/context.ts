@@ -15,6 +15,8 @@ export interface McpServerLike {
 export interface MessageExtra {
   readonly authInfo?: unknown
   readonly requestInfo?: unknown
+  /** The HTTP request, for SDK 2.x. */
+  readonly request?: Request
 }
 
 export interface SendOptions {

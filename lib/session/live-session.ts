@@ -93,9 +93,9 @@ export class LiveSession implements McpTransport {
     return this.#closed
   }
 
-  /** Nothing runs and nothing waits to be logged. */
+  /** No call runs. */
   get idle (): boolean {
-    return this.calls.size === 0 && this.#heldBack.length === 0
+    return this.calls.size === 0
   }
 
   declares (capability: string): boolean {
@@ -223,6 +223,7 @@ export class LiveSession implements McpTransport {
   async #whenInitialized (): Promise<void> {
     if (this.#initialized) return
     await new Promise<void>(resolve => this.#heldBack.push(resolve))
+    if (this.#closed) throw new NotAppended(STANDALONE, 'the session was let go before it was initialized')
   }
 
   /** Waits for `sent`, but not without bound. */
