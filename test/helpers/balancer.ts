@@ -3,6 +3,7 @@ import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:
 import { connect } from 'node:net'
 import type { AddressInfo, Socket } from 'node:net'
 import { once } from 'node:events'
+import { resetSocket } from './reset.ts'
 import type { Owner } from './teardown.ts'
 
 /** One request that went through the balancer. */
@@ -76,7 +77,7 @@ export async function startBalancer (t: Owner, targets: string[], { idleMs = 0 }
     url: `http://127.0.0.1:${port}${new URL(targets[0]!).pathname}`,
     requests,
     targets,
-    cut: select => each(select, exchange => exchange.end(socket => socket.resetAndDestroy())),
+    cut: select => each(select, exchange => exchange.end(resetSocket)),
     hole: select => each(select, exchange => { exchange.holed = true }),
     heal: () => { for (const exchange of requests) if (exchange.holed) exchange.goOn() },
     close

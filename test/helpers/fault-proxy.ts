@@ -1,6 +1,8 @@
 import { once } from 'node:events'
 import { connect, createServer } from 'node:net'
 import type { AddressInfo, Socket } from 'node:net'
+import { seededRandom } from './random.ts'
+import { resetSocket } from './reset.ts'
 import { createCommandParser } from './resp.ts'
 import type { RedisCommand } from './resp.ts'
 import type { Owner } from './teardown.ts'
@@ -80,7 +82,7 @@ export async function startFaultProxy (t: Owner, redisUrl: string): Promise<Faul
     url: url.href,
     get connections () { return [...links] },
     delay (delay, select = all) {
-      const next = typeof delay === 'number' ? () => delay : random(delay)
+      const next = typeof delay === 'number' ? () => delay : draw(delay)
       faults.push({ kind: 'delay', select, delayMs: next })
     },
     dropReplies: (select = all) => { faults.push({ kind: 'drop', select, delayMs: () => 0 }) },
@@ -96,7 +98,7 @@ export async function startFaultProxy (t: Owner, redisUrl: string): Promise<Faul
   function accept (client: Socket): void {
     client.on('error', () => {})
     if (refusing) {
-      client.resetAndDestroy()
+      resetSocket(client)
       return
     }
     client.setNoDelay(true)
@@ -128,7 +130,7 @@ export async function startFaultProxy (t: Owner, redisUrl: string): Promise<Faul
     redis.on('data', (chunk: Buffer) => {
       if (loseReply) {
         // Redis is left with an orderly end, so that it still executes what it has been sent.
-        client.resetAndDestroy()
+        resetSocket(client)
         redis.end()
         return
       }
@@ -173,7 +175,7 @@ export async function startFaultProxy (t: Owner, redisUrl: string): Promise<Faul
 
   function reset (select: SelectConnection = all): number {
     const chosen = [...links].filter(select)
-    for (const { client } of chosen) client.resetAndDestroy()
+    for (const { client } of chosen) resetSocket(client)
     return chosen.length
   }
 
@@ -197,13 +199,7 @@ export async function startFaultProxy (t: Owner, redisUrl: string): Promise<Faul
   }
 }
 
-// mulberry32: small, and the same numbers for the same seed on every machine.
-function random ({ min, max, seed }: Exclude<Delay, number>): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6D2B79F5) | 0
-    let bits = Math.imul(state ^ (state >>> 15), 1 | state)
-    bits = (bits + Math.imul(bits ^ (bits >>> 7), 61 | bits)) ^ bits
-    return min + (max - min) * (((bits ^ (bits >>> 14)) >>> 0) / 4294967296)
-  }
+function draw ({ min, max, seed }: Exclude<Delay, number>): () => number {
+  const { between } = seededRandom(seed)
+  return () => between(min, max)
 }

@@ -1,6 +1,7 @@
 import { request } from 'node:http'
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
 import { buffer } from 'node:stream/consumers'
+import { resetSocket } from './reset.ts'
 import { readStream } from './sse-reader.ts'
 import type { SseReader } from './sse-reader.ts'
 import { within } from './wait.ts'
@@ -50,7 +51,7 @@ function send (method: string, url: string, body: string | undefined, headers: O
 async function toAnswer (incoming: IncomingMessage, name: string): Promise<Answer> {
   incoming.on('error', () => {})
   const { statusCode: status = 0, headers, socket } = incoming
-  const cut = (): void => { socket.resetAndDestroy() }
+  const cut = (): void => { resetSocket(socket) }
   const isStream = headers['content-type']?.startsWith('text/event-stream') ?? false
   const stream = isStream ? readStream(incoming, cut) : undefined
   const body = isStream ? '' : (await buffer(incoming)).toString()
