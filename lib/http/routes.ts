@@ -23,6 +23,10 @@ export function registerRoutes (scope: FastifyInstance, endpoint: Endpoint): voi
   parseJson(scope, config.bodyLimit)
   scope.setErrorHandler(async (error, request, reply) => {
     if (error instanceof Refusal) return await error.send(reply, idOf(request.body))
+    // JSON.parse takes any depth; what recurses afterwards does not.
+    if (error instanceof RangeError && /call stack/.test(error.message)) {
+      return await new Refusal(400, RpcCode.invalidRequest, 'The body is nested too deeply').send(reply, idOf(request.body))
+    }
     const { statusCode = 500, message } = error as { statusCode?: number, message: string }
     if (statusCode >= 500) request.log.error({ err: error }, 'the request failed')
     const code = statusCode >= 500 ? RpcCode.internal : statusCode === 400 ? RpcCode.parse : RpcCode.refused
@@ -30,7 +34,8 @@ export function registerRoutes (scope: FastifyInstance, endpoint: Endpoint): voi
   })
   const post = new Post(endpoint)
   scope.post(config.path, async (request, reply) => await post.post(request, reply))
-  scope.get(config.path, async (request, reply) => await get(endpoint, request, reply))
+  // A HEAD would take the stream from the connection that carries it.
+  scope.get(config.path, { exposeHeadRoute: false }, async (request, reply) => await get(endpoint, request, reply))
   scope.delete(config.path, async (request, reply) => await terminate(endpoint, request, reply))
 }
 
@@ -46,10 +51,10 @@ async function terminate (endpoint: Endpoint, request: FastifyRequest, reply: Fa
   return await reply.code(204).send()
 }
 
-/** The scope's own JSON parser: its limit is an option, and an empty body is none (clients send DELETE with a content type). */
+/** JSON alone, by a parser of the scope's own: its limit is an option, and an empty body is none (clients send DELETE with a content type). */
 function parseJson (scope: FastifyInstance, bodyLimit: number): void {
   const parse = scope.getDefaultJsonParser('error', 'ignore')
-  scope.removeContentTypeParser('application/json')
+  scope.removeAllContentTypeParsers()
   scope.addContentTypeParser<string>('application/json', { parseAs: 'string', bodyLimit }, (request, body, done) => {
     if (body === '') done(null, undefined)
     else void parse(request, body, done)
