@@ -3,6 +3,7 @@ import type { Counters } from './counters.ts'
 import { STANDALONE } from './event-id.ts'
 import { Appender } from './log/appender.ts'
 import type { Append, Appended, Log } from './log/log.ts'
+import { encodeJson } from './sse.ts'
 
 export interface OutboxOptions {
   readonly log: Log
@@ -31,29 +32,15 @@ export class Outbox {
   standalone (sid: string): Appender {
     let appender = this.#standalone.get(sid)
     if (appender === undefined) {
-      appender = this.appender(sid, STANDALONE, undefined, () => {})
+      appender = this.#appender(sid, STANDALONE, undefined, () => {})
       this.#standalone.set(sid, appender)
     }
     return appender
   }
 
-  appender (sid: string, stream: string, open: Append['open'], onOverflow: () => void): Appender {
-    const { log, replica, counters, maxQueuedBytes, warn } = this.#options
-    return new Appender({
-      log,
-      sid,
-      stream,
-      replica,
-      open,
-      maxQueuedBytes,
-      nextToken: this.nextToken,
-      onAppended: reply => this.deliver(sid, stream, reply),
-      onOverflow: () => {
-        counters.overflowed++
-        warn({ sid, stream }, 'more messages wait for the log than maxQueuedBytes allows; they are dropped')
-        onOverflow()
-      }
-    })
+  /** The appender of a request's stream; a message too many ends the stream. */
+  request (sid: string, stream: string, open: Append['open'], onOverflow: () => void): Appender {
+    return this.#appender(sid, stream, open, onOverflow)
   }
 
   /** Forgets the appenders that have nothing to do. */
@@ -73,5 +60,29 @@ export class Outbox {
     this.#told.add(sid)
     if (this.#told.size > 10_000) this.#told.clear()
     warn({ sid }, 'events are evicted inside the retention window: the session writes more than maxEvents or maxBytes holds')
+  }
+
+  #appender (sid: string, stream: string, open: Append['open'], onOverflow: () => void): Appender {
+    const { log, replica, counters, maxQueuedBytes, warn } = this.#options
+    return new Appender({
+      log,
+      sid,
+      stream,
+      replica,
+      open,
+      maxQueuedBytes,
+      nextToken: this.nextToken,
+      holeNotice: dropped => encodeJson({
+        jsonrpc: '2.0',
+        method: 'notifications/message',
+        params: { level: 'error', logger: 'fastify-mcp-resume', data: { outcome: 'gap', cause: 'dropped', missed: dropped } }
+      }),
+      onAppended: reply => this.deliver(sid, stream, reply),
+      onOverflow: () => {
+        counters.overflowed++
+        warn({ sid, stream }, 'more messages wait for the log than maxQueuedBytes allows; they are dropped')
+        onOverflow()
+      }
+    })
   }
 }

@@ -55,7 +55,7 @@ export function announce (cursor: EventId, decision: Exclude<Decision, { cause: 
     to: formatEventId(newest)
   }
   const notices = [notice(noticeLevel(session), data), ...standalone ? resync(session) : []]
-  if (lost && request !== undefined) notices.push(lostResponse(request))
+  if (lost && request !== undefined) notices.push(encodeJson(lostResponse(request)))
   // A finished stream's last event is its response: it is delivered again rather than not at all.
   const again = nothingLeft && finished && !lost
   // The last frame moves the client's cursor when no event of the log will.

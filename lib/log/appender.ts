@@ -17,8 +17,10 @@ export interface AppenderOptions {
   readonly maxQueuedBytes: number
   /** Called in order with every append that is in the log, before its promises resolve. */
   readonly onAppended: (reply: Appended) => void
-  /** Called once when more waits than may: the stream has lost a message and must end. */
+  /** Called when more waits than may, once until there is room again: messages are lost. */
   readonly onOverflow: () => void
+  /** What is appended after the messages that wait, before any later one, when some in between were lost. */
+  readonly holeNotice: (dropped: number) => string
 }
 
 interface Waiting {
@@ -42,7 +44,8 @@ export class Appender {
   readonly #queue: Waiting[] = []
   #queuedBytes = 0
   #busy = false
-  #overflowed = false
+  /** Messages refused since the queue overflowed. */
+  #dropped = 0
   #abandoned = false
 
   constructor (options: AppenderOptions) {
@@ -60,11 +63,9 @@ export class Appender {
    * @throws NotAppended when the log refuses it, or too much waits already.
    */
   append (payload: string, final = false): Promise<EventId> {
-    if (this.#queuedBytes + payload.length > this.#options.maxQueuedBytes && this.#queue.length > 0) {
-      if (!this.#overflowed) {
-        this.#overflowed = true
-        this.#options.onOverflow()
-      }
+    // A final response is taken in any case: the client waits for it, and nothing follows.
+    if (!final && (this.#dropped > 0 || (this.#queuedBytes + payload.length > this.#options.maxQueuedBytes && this.#queue.length > 0))) {
+      if (++this.#dropped === 1) this.#options.onOverflow()
       return Promise.reject(new NotAppended(this.#options.stream, 'more waits for the log than maxQueuedBytes allows'))
     }
     this.#queuedBytes += payload.length
@@ -90,7 +91,8 @@ export class Appender {
 
   async #drain (): Promise<void> {
     this.#busy = true
-    while (this.#queue.length > 0) {
+    while (this.#queue.length > 0 || this.#dropped > 0) {
+      if (this.#queue.length === 0) this.#pushHoleNotice()
       const batch = this.#take()
       const events = batch.flatMap(({ event }) => event ?? [])
       let reply: AppendReply
@@ -114,6 +116,14 @@ export class Appender {
       }
     }
     this.#busy = false
+  }
+
+  /** A hole is announced before anything that comes after it. */
+  #pushHoleNotice (): void {
+    const payload = this.#options.holeNotice(this.#dropped)
+    this.#dropped = 0
+    this.#queuedBytes += payload.length
+    this.#queue.push({ event: { tag: newTag(), payload, final: false }, resolve: () => {}, reject: () => {} })
   }
 
   /** The next messages that fit into one append; a finish goes with what is before it and ends the batch. */

@@ -1,7 +1,8 @@
+import { RpcCode } from '../errors.ts'
 import type { EventId } from '../event-id.ts'
 import type { Appender } from '../log/appender.ts'
 import { encodeJson } from '../sse.ts'
-import type { RpcId, RpcMessage, RpcRequest, RpcResponse } from './jsonrpc.ts'
+import { rpcError, type RpcId, type RpcMessage, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
 
 /**
  * How a request is answered. `stream`: on a stream of its own from the first byte. `quick`: as plain JSON, unless it
@@ -83,7 +84,7 @@ export class Call {
     clearTimeout(this.#timer)
     this.#over = true
     if (response.error === undefined) await this.onResult?.()
-    if (this.#streaming) await this.#options.appender.append(encodeJson(final), true)
+    if (this.#streaming) await this.#options.appender.append(encodeResponse(final), true)
     else this.#settle({ kind: 'json', response: final })
   }
 
@@ -110,5 +111,14 @@ export class Call {
       this.opening = opening
       this.#settle({ kind: 'stream', opening })
     }, this.#fail)
+  }
+}
+
+/** A result that is no JSON (a cycle, a BigInt) must not leave the client waiting. */
+function encodeResponse (response: RpcResponse): string {
+  try {
+    return encodeJson(response)
+  } catch (error) {
+    return encodeJson(rpcError(response.id, RpcCode.internal, `The result is not JSON: ${(error as Error).message}`))
   }
 }

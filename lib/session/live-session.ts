@@ -8,6 +8,7 @@ import { encodeJson } from '../sse.ts'
 import { Call, type AnswerMode } from './call.ts'
 import type { Context, McpServerLike, McpTransport, MessageExtra, SendOptions } from './context.ts'
 import { isObject, isRequest, isResponse, type RpcId, type RpcMessage, type RpcNotification, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
+import { lostResponse } from './lost.ts'
 
 const FEED_MS = 10_000
 /** How long a handler that awaits a notification is held while the log is away; the message goes on waiting. */
@@ -112,9 +113,7 @@ export class LiveSession implements McpTransport {
   call (request: RpcRequest, mode: AnswerMode, carrier: Carrier | undefined): Call {
     const id = randomText(8)
     const open = { request: { id: request.id, method: request.method, digest: digestOf(request) }, carrier }
-    const appender = this.#context.outbox.appender(this.sessionId, id, open, () => {
-      void this.cancel(call, { reason: 'More messages wait than the server may hold' })
-    })
+    const appender = this.#context.outbox.request(this.sessionId, id, open, () => { void this.#giveUp(call) })
     const call: Call = new Call({ id, request, mode, appender, elsewhere: message => this.#sendStandalone(message) })
     this.calls.set(id, call)
     this.lastUsed = performance.now()
@@ -141,6 +140,14 @@ export class LiveSession implements McpTransport {
     if (!this.calls.delete(call.id)) return
     this.onmessage?.({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { ...params, requestId: call.id } })
     await call.cancel().catch(error => this.#dropped(error, call.id))
+  }
+
+  /** Ends a call whose messages cannot all be kept: its handler is aborted, its client told. */
+  async #giveUp (call: Call): Promise<void> {
+    if (!this.calls.delete(call.id)) return
+    this.onmessage?.({ jsonrpc: '2.0', method: 'notifications/cancelled', params: { requestId: call.id, reason: 'More messages wait than the server may hold' } })
+    call.onResult = undefined
+    await call.respond(lostResponse({ ...call.request, digest: '' })).catch(error => this.#dropped(error, call.id))
   }
 
   async start (): Promise<void> {}

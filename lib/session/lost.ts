@@ -1,14 +1,14 @@
 import { RpcCode } from '../errors.ts'
 import type { StreamRequest } from '../log/log.ts'
-import { encodeJson } from '../sse.ts'
+import type { RpcResponse } from './jsonrpc.ts'
 
 /**
  * The response of a request whose real one is gone, in the form that settles every client (DESIGN.md section 6): an
  * `isError` result for a tool call, else a JSON-RPC error.
  */
-export function lostResponse ({ id, method }: StreamRequest): string {
+export function lostResponse ({ id, method }: StreamRequest): RpcResponse {
   const text = 'The outcome of this request is unknown: its response was lost. It may have run.'
-  return encodeJson(method === 'tools/call'
+  return method === 'tools/call'
     ? { jsonrpc: '2.0', id, result: { content: [{ type: 'text', text }], isError: true } }
-    : { jsonrpc: '2.0', id, error: { code: RpcCode.lost, message: text } })
+    : { jsonrpc: '2.0', id, error: { code: RpcCode.lost, message: text } }
 }

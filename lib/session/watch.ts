@@ -8,6 +8,7 @@ import type { Log } from '../log/log.ts'
 import { newTag } from '../log/tags.ts'
 import type { Outbox } from '../outbox.ts'
 import type { Replica } from '../replica.ts'
+import { encodeJson } from '../sse.ts'
 import { lostResponse } from './lost.ts'
 
 export interface WatchOptions {
@@ -92,7 +93,7 @@ export class Watch {
       if (state === undefined || state.finished || state.request === undefined) return
       const reply = await log.append(sid, {
         stream,
-        events: [{ tag: newTag(), payload: lostResponse(state.request), final: true }],
+        events: [{ tag: newTag(), payload: encodeJson(lostResponse(state.request)), final: true }],
         token: { replica: replica.id, n: outbox.nextToken() },
         expect: state.newest
       })
