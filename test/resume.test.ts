@@ -1,7 +1,7 @@
 import t from 'tap'
-import { sameEvent, type EventId } from '../lib/event-id.ts'
-import { decideResume, formatOutcome, replayCount, type Decision, type View } from '../lib/resume.ts'
-import { afterCursor, cursorsFor, decideByTable, viewOf, words, type History } from './helpers/history.ts'
+import type { EventId } from '../lib/event-id.ts'
+import { decideResume, formatOutcome, replayCount, type View } from '../lib/resume.ts'
+import { cursorsFor, deliveredBy, judge, viewOf, words, type History } from './helpers/history.ts'
 
 // Stream 1 has the events 1, 4, 5, 8, 9 (offsets 0 to 4); the session has reached 12.
 const at = (seq: number, offset: number, tag = `t${seq}`): EventId => ({ seq, offset, stream: '1', tag })
@@ -93,34 +93,6 @@ function * histories (streams: readonly string[], length: number, more: number):
   }
 }
 
-/** What a client would receive: the retained events of its stream, from where the decision says. */
-function delivered ({ events, evicted }: History, cursor: EventId, { start }: Decision): EventId[] {
-  return events.slice(evicted).filter(({ stream, seq }) => stream === cursor.stream && start !== undefined && seq > start.seq)
-}
-
-/** What is wrong with a decision, by what only the history knows. */
-function judge (history: History, cursor: EventId, decision: Decision): string | undefined {
-  const { outcome, cause } = decision
-  const told = outcome === 'gap' && cause === 'evicted' ? `gap evicted ${decision.missed}` : `${outcome} ${cause}`
-  if (told !== decideByTable(history, cursor)) return `the table says "${decideByTable(history, cursor)}"`
-  const truth = afterCursor(history, cursor)
-  const got = delivered(history, cursor, decision)
-  if (truth === undefined) {
-    if (outcome === 'resumed') return 'resumed, but it is no event of this log'
-    if ((cursor.seq > history.events.at(-1)!.seq) !== (outcome === 'future')) return 'ahead of the log is future, and nothing else is'
-    const above = history.events.slice(history.evicted).filter(({ stream, seq }) => stream === cursor.stream && seq > cursor.seq)
-    return above.every(event => got.includes(event)) ? undefined : 'not all that is retained above the cursor is delivered'
-  }
-  if (!same(got, truth.kept)) return 'delivered are not the events after the cursor'
-  if (truth.missed.length === 0) return outcome === 'resumed' ? undefined : 'a gap, but nothing is missing'
-  if (outcome === 'resumed') return 'resumed with a hole'
-  return cause === 'evicted' && decision.missed === truth.missed.length ? undefined : `${truth.missed.length} are missing`
-}
-
-function same (a: readonly EventId[], b: readonly EventId[]): boolean {
-  return a.length === b.length && a.every((event, i) => sameEvent(event, b[i]!))
-}
-
 t.test('every cursor on every small log: nothing undefined, nothing resumed with a hole, every count exact', async t => {
   for (const [streams, length, more] of [[STREAMS, 4, 2], [STREAMS.slice(0, 2), 5, 2]] as Array<[string[], number, number]>) {
     const seen: Record<string, number> = {}
@@ -132,7 +104,7 @@ t.test('every cursor on every small log: nothing undefined, nothing resumed with
         const decision = decideResume(cursor, viewOf(history, cursor))
         const key = `${decision.outcome} ${decision.cause}`
         seen[key] = (seen[key] ?? 0) + 1
-        const fault = judge(history, cursor, decision)
+        const fault = judge(history, cursor, decision, deliveredBy(history, cursor, decision))
         if (fault !== undefined && wrong.push(`${JSON.stringify({ cursor, decision, history })}: ${fault}`) > 3) break
       }
     }

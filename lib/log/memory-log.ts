@@ -114,9 +114,12 @@ export class MemoryLog implements Log {
       session.bytes += size
       events.push(event)
     }
-    if (append.finish === true) stream!.finished = true
     const evictedEarly = this.#evict(session)
-    if (append.finish === true && stream!.evicted !== undefined && sameEvent(stream!.evicted, stream!.newest)) retire(session, append.stream)
+    if (append.finish === true) {
+      // After the eviction, so that the stream is retired once.
+      stream!.finished = true
+      if (stream!.evicted !== undefined && sameEvent(stream!.evicted, stream!.newest)) retire(session, append.stream)
+    }
     this.#keep(session)
     const reply: Appended = {
       status: 'appended', events, finished: stream!.finished, carrier: stream!.carrier, fence: stream!.fence, evictedEarly

@@ -247,8 +247,11 @@ export class RedisLog implements Log {
   }
 
   async #call (name: Exclude<ScriptName, 'index'>, sid: string, ...args: Arg[]): Promise<unknown> {
-    this.#active.add(sid)
-    return await this.#answer(() => this.#scripts[name](2, ...this.#options.keys.session(sid), ...args))
+    const reply = await this.#answer(() => this.#scripts[name](2, ...this.#options.keys.session(sid), ...args))
+    // What names no session leaves no trace: the index would keep it for as long as a session lives.
+    const gone = reply === null || reply === 0 || (Array.isArray(reply) && reply[0] === 'gone')
+    if (!gone) this.#active.add(sid)
+    return reply
   }
 
   /**

@@ -1,5 +1,5 @@
 import { sameEvent, type EventId } from '../../lib/event-id.ts'
-import type { View } from '../../lib/resume.ts'
+import type { Decision, View } from '../../lib/resume.ts'
 
 /**
  * A session's log as nobody but a test can know it: with everything that was ever in it.
@@ -58,6 +58,33 @@ export function afterCursor ({ events, evicted }: History, cursor: EventId): { m
     missed: later.filter(({ i }) => i < evicted).map(({ event }) => event),
     kept: later.filter(({ i }) => i >= evicted).map(({ event }) => event)
   }
+}
+
+/** What a client receives when delivery starts where the decision says: the retained events of its stream from there on. */
+export function deliveredBy ({ events, evicted }: History, cursor: EventId, { start }: Decision): EventId[] {
+  return events.slice(evicted).filter(({ stream, seq }) => stream === cursor.stream && start !== undefined && seq > start.seq)
+}
+
+/** What is wrong with a decision and the events that followed it, by what only the history knows. */
+export function judge (history: History, cursor: EventId, decision: Decision, delivered: readonly EventId[]): string | undefined {
+  const { outcome, cause } = decision
+  const told = cause === 'evicted' ? `gap evicted ${decision.missed}` : `${outcome} ${cause}`
+  if (told !== decideByTable(history, cursor)) return `the table says "${decideByTable(history, cursor)}"`
+  const truth = afterCursor(history, cursor)
+  if (truth === undefined) {
+    if (outcome === 'resumed') return 'resumed, but it is no event of this log'
+    if ((cursor.seq > history.events.at(-1)!.seq) !== (outcome === 'future')) return 'ahead of the log is future, and nothing else is'
+    const above = history.events.slice(history.evicted).filter(({ stream, seq }) => stream === cursor.stream && seq > cursor.seq)
+    return above.every(event => delivered.some(other => sameEvent(other, event))) ? undefined : 'not all that is retained above the cursor is delivered'
+  }
+  if (!sameEvents(delivered, truth.kept)) return 'delivered are not the events after the cursor'
+  if (truth.missed.length === 0) return outcome === 'resumed' ? undefined : 'a gap, but nothing is missing'
+  if (outcome === 'resumed') return 'resumed with a hole'
+  return cause === 'evicted' && decision.missed === truth.missed.length ? undefined : `${truth.missed.length} are missing`
+}
+
+export function sameEvents (a: readonly EventId[], b: readonly EventId[]): boolean {
+  return a.length === b.length && a.every((event, i) => sameEvent(event, b[i]!))
 }
 
 /** Every cursor worth asking about: all events ever issued, and each with one part wrong. */
