@@ -20,5 +20,6 @@ else
   if kind == 'subscribe' and #kept < MOST_SUBSCRIPTIONS then kept[#kept + 1] = value end
   redis.call('HSET', KEYS[1], 'u', #kept == 0 and '[]' or cjson.encode(kept))
 end
-keep_alive(c.ttl)
+-- The life that the handshake was given may be longer.
+if kind == 'initialized' then expire(c.ttl) else keep_alive(c.ttl) end
 return 1

@@ -70,11 +70,14 @@ local function entry_head(value)
   return string.match(value, '^(%w+) (%w+) (%d+) (%S+) (%d+) (%S) ')
 end
 
--- Sets both keys' TTL to 1.125 times the session's, when less than 1 times is left: most calls cost one PTTL.
-local function keep_alive(ttl)
-  local left = redis.call('PTTL', KEYS[1])
-  if left >= ttl and redis.call('PTTL', KEYS[2]) >= ttl then return end
+local function expire(ttl)
   local ms = text(math.floor(ttl * 1.125))
   redis.call('PEXPIRE', KEYS[1], ms)
   redis.call('PEXPIRE', KEYS[2], ms)
+end
+
+-- Sets both keys' TTL to 1.125 times the session's, when less than 1 times is left: most calls cost one PTTL.
+local function keep_alive(ttl)
+  local left = redis.call('PTTL', KEYS[1])
+  if left < ttl or redis.call('PTTL', KEYS[2]) < ttl then expire(ttl) end
 end
