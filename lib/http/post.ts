@@ -47,7 +47,7 @@ export class Post {
     const { session: record } = snapshot
     if (Array.isArray(body)) {
       if (record.version !== BATCH_VERSION) throw new Refusal(400, RpcCode.invalidRequest, `Batches are part of ${BATCH_VERSION} only: send one message`)
-      return await this.#batch(request, reply, sid, snapshot, messages)
+      return await this.#batch(request, reply, sid, snapshot, messages, accepted)
     }
     const extra = extraOf(request)
     if (!isRequest(first!)) {
@@ -155,7 +155,7 @@ export class Post {
   }
 
   /** 2025-03-26: one JSON array of the responses. */
-  async #batch (request: FastifyRequest, reply: FastifyReply, sid: string, { session: record }: Snapshot, messages: readonly RpcMessage[]): Promise<FastifyReply> {
+  async #batch (request: FastifyRequest, reply: FastifyReply, sid: string, { session: record }: Snapshot, messages: readonly RpcMessage[], accepted: Accepted): Promise<FastifyReply> {
     const { sessions, inbox } = this.#endpoint
     const extra = extraOf(request)
     const session = await sessions.get(sid, record)
@@ -176,7 +176,7 @@ export class Post {
       responses.push(call.answer.then(answer => answer.kind === 'json' ? answer.response : undefined))
     }
     const answers = (await Promise.all(responses)).filter(answer => answer !== undefined)
-    return answers.length === 0 ? await reply.code(202).send() : await reply.send(answers)
+    return answers.length === 0 ? await reply.code(202).send() : await this.#sendJson(reply, answers, accepted)
   }
 
   async #sendJson (reply: FastifyReply, response: object, accepted: Accepted): Promise<FastifyReply> {
