@@ -148,7 +148,8 @@ export class Appender {
     const reply = await this.#repeat(() => log.append(sid, append))
     if (reply.status !== 'unknown' || open === undefined || events.length === 0) return reply
     // The log has lost the stream (a failover): this replica still runs its request, so it opens it again.
-    return await this.#repeat(() => log.append(sid, { ...append, open, token: { replica, n: nextToken() } }))
+    const again: Append = { ...append, open, token: { replica, n: nextToken() } }
+    return await this.#repeat(() => log.append(sid, again))
   }
 
   async #repeat (append: () => Promise<AppendReply>): Promise<AppendReply> {
