@@ -1,4 +1,4 @@
-import { sameEvent, type EventId } from '../../lib/event-id.ts'
+import { formatEventId, sameEvent, type EventId } from '../../lib/event-id.ts'
 import type { Decision, View } from '../../lib/resume.ts'
 
 /**
@@ -100,7 +100,7 @@ export function cursorsFor ({ events, issued }: History, streams: readonly strin
   for (let seq = 1; seq <= most; seq++) {
     for (const stream of streams) cursors.push({ seq, offset: Math.floor((seq - 1) / 2), stream, tag: 'none' })
   }
-  return cursors.filter(({ seq, offset }) => offset < seq)
+  return [...new Map(cursors.filter(({ seq, offset }) => offset < seq).map(cursor => [formatEventId(cursor), cursor])).values()]
 }
 
 /** Every word of `length` over `letters`. */
