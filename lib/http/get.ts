@@ -38,12 +38,12 @@ export async function get (endpoint: Endpoint, request: FastifyRequest, reply: F
     return await reply.header('mcp-resume', outcome).code(204).send()
   }
   const policy = given === undefined ? 'notice' : decision.outcome === 'gap' ? config.onGap : decision.outcome === 'future' ? config.onFuture : 'notice'
+  if (policy !== 'notice') reply.header('mcp-resume', outcome)
   if (policy === 'terminate') {
     await sessions.terminate(sid)
     throw SESSION_NOT_FOUND
   }
   if (policy === 'reject') {
-    reply.header('mcp-resume', outcome)
     throw new Refusal(400, decision.outcome === 'gap' ? RpcCode.gap : RpcCode.future, `The cursor cannot be resumed: ${decision.outcome}`,
       { outcome: decision.outcome, cause: decision.cause, head: formatEventId(stream.newest) })
   }
