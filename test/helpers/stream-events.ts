@@ -41,10 +41,10 @@ export function dataOf (events: readonly StreamEvent[]): any[] {
 export interface FollowOptions {
   /** Reconnects, for the nth time, with the last ID received. */
   resume (cursor: string, n: number): Promise<Answer>
-  /** How long to read before the next cut. */
-  cutAfterMs (): number
-  /** Whether these are all the events there will be. */
-  isDone (events: readonly StreamEvent[]): boolean
+  /** How long to read before the nth cut. */
+  cutAfterMs (n: number): number
+  /** Nothing comes after this event. */
+  isLast (event: StreamEvent): boolean
 }
 
 export interface Followed {
@@ -59,21 +59,25 @@ export interface Followed {
  * Reads a stream as an unlucky client does, from `first` on: cut after a while, back with the last ID it has processed.
  * Ends when all is there, or when a server says that nothing is left.
  */
-export async function follow (first: Answer, { resume, cutAfterMs, isDone }: FollowOptions): Promise<Followed> {
+export async function follow (first: Answer, { resume, cutAfterMs, isLast }: FollowOptions): Promise<Followed> {
   const events: StreamEvent[] = []
   const trouble: string[] = []
+  const isWhole = (frames: readonly Frame[]): boolean => eventsOf(frames.slice(-1)).some(isLast)
   let cursor: string | undefined
-  for (let cuts = 0, answer = first; ; answer = await resume(cursor!, ++cuts)) {
+  for (let cuts = 0, answer = first; ; answer = await resume(cursor!, cuts)) {
     const outcome = answer.headers['mcp-resume']
     if (answer.status !== 200) trouble.push(String(answer.status))
     else if (outcome !== undefined && !/^(resumed|fresh);/.test(String(outcome))) trouble.push(String(outcome))
     if (!answer.isStream) return { events, cuts, trouble }
     const { stream } = answer
-    await Promise.race([stream.ended, sleep(cutAfterMs())])
+    const due = performance.now() + cutAfterMs(++cuts)
+    while (stream.isOpen && !isWhole(stream.frames) && performance.now() < due) {
+      await sleep(Math.min(5, due - performance.now()))
+    }
     answer.cut()
     await stream.ended
     events.push(...eventsOf(stream.frames))
     cursor = cursorOf(stream.frames) ?? cursor
-    if (isDone(events)) return { events, cuts, trouble }
+    if (isWhole(stream.frames)) return { events, cuts, trouble }
   }
 }
