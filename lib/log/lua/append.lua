@@ -26,14 +26,14 @@ if not s then
   end
   opens = same
   s = {
-    nseq = 0, noff = -1, ntag = '-', eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = replica,
-    carrier = connection == '-' and '-' or replica, connection = connection, fence = connection == '-' and 0 or 1,
-    wseq = 0, woff = 0, wtag = '-', ttime = 0, tcount = 0, tokens = '-', request = request
+    newest = NONE, nseq = 0, noff = -1, ntag = '-', evicted = NONE, flag = 'o', runner = replica,
+    carrier = connection == '-' and '-' or replica, connection = connection, fence = connection == '-' and '0' or '1',
+    watermark = NONE, fight = '0 0', tokens = '-', request = request
   }
 end
 
 local function reply(seq, offset, pseq, ptag, early)
-  return { 'appended', text(seq), text(offset), text(pseq), ptag, s.flag, s.carrier, s.connection, text(s.fence), text(early) }
+  return { 'appended', seq, offset, pseq, ptag, s.flag, s.carrier, s.connection, s.fence, early }
 end
 
 local tokens = {}
@@ -41,7 +41,7 @@ for token in string.gmatch(s.tokens, '[^,]+') do
   local who, which, rest = string.match(token, '^(%w+):(%d+):(.*)$')
   if who == replica then
     local tseq, toff, tpseq, tptag = string.match(rest, '^(%d+):(%d+):(%d+):(%S+)$')
-    if which == n then return reply(tonumber(tseq), tonumber(toff), tonumber(tpseq), tptag, 0) end
+    if which == n then return reply(tseq, toff, tpseq, tptag, 0) end
     if tonumber(which) > tonumber(n) then return { 'finished' } end
   elseif who then
     tokens[#tokens + 1] = token
@@ -52,39 +52,44 @@ if expect ~= '' and expect ~= text(s.nseq) .. '-' .. s.ntag then return { 'chang
 
 local time = now()
 local log_size = redis.call('XLEN', KEYS[2])
-local pseq, ptag = s.nseq, s.ntag
-local first_seq, first_offset = math.max(c.seq, seen) + 1, s.noff + 1
+local pseq, ptag = string.match(s.newest, '^%d+'), s.ntag
+local first_seq, first_offset = math.max(c.seq, seen) + 1, text(s.noff + 1)
+local elsewhere = s.carrier ~= '-' and s.carrier ~= replica
 local hint, hint_size = {}, 0
+local stamp = ' ' .. text(time) .. ' '
+local before = pseq
 
 for i = 1, count do
   local at = FIRST + (i - 1) * 3
   local tag, mark, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local function value()
-    return table.concat({ name, tag, text(s.nseq), s.ntag, text(time), mark, payload }, ' ')
-  end
-  local entry = value()
-  local seq, offset = first_seq + i - 1, s.noff + 1
-  local added = redis.pcall('XADD', KEYS[2], entry_id(seq, offset), 'e', entry)
+  local entry = name .. ' ' .. tag .. ' ' .. before .. ' ' .. s.ntag .. stamp .. mark .. ' ' .. payload
+  local seq, offset = first_seq + i - 1, i == 1 and first_offset or text(s.noff + 1)
+  local at_seq = text(seq)
+  local added = redis.pcall('XADD', KEYS[2], at_seq .. '-' .. offset, 'e', entry)
   if type(added) == 'table' and added.err then
     -- The log remembers more than the counter (an older copy of the hash came back): go on above the log.
     local last = i == 1 and redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
     local above = last and tonumber(string.match(last[1], '^%d+'))
     if not above or above < seq then return added end
     first_seq = above + 1
-    seq = first_seq
-    redis.call('XADD', KEYS[2], entry_id(seq, offset), 'e', entry)
+    seq, at_seq = first_seq, text(first_seq)
+    redis.call('XADD', KEYS[2], at_seq .. '-' .. offset, 'e', entry)
   end
-  s.nseq, s.noff, s.ntag = seq, offset, tag
+  s.nseq, s.noff, s.ntag = seq, tonumber(offset), tag
+  s.newest = at_seq .. ' ' .. offset .. ' ' .. tag
+  before = at_seq
   if mark == 'f' then s.flag = 'f' end
-  if c.count == 0 then c.floor, c.ftime, c.fsize = seq, time, #entry end
+  if c.count == 0 then set_floor(c, at_seq, text(time), #entry) end
   c.seq, c.bytes, c.count = seq, c.bytes + #entry, c.count + 1
-  hint[#hint + 1] = '\n' .. entry_id(seq, offset) .. ' ' .. entry
-  hint_size = hint_size + #entry
+  if elsewhere then
+    hint[#hint + 1] = '\n' .. at_seq .. '-' .. offset .. ' ' .. entry
+    hint_size = hint_size + #entry
+  end
 end
 if finish == '1' then s.flag = 'f' end
-if s.wtag == '-' then s.wseq, s.woff, s.wtag = s.nseq, s.noff, s.ntag end
+if s.watermark == NONE then s.watermark = s.newest end
 
-table.insert(tokens, 1, table.concat({ replica, n, text(first_seq), text(first_offset), text(pseq), ptag }, ':'))
+table.insert(tokens, 1, table.concat({ replica, n, text(first_seq), first_offset, pseq, ptag }, ':'))
 s.tokens = table.concat(tokens, ',', 1, math.min(#tokens, MOST_TOKENS))
 
 -- Entries that vanished with their key (evicted by Redis itself) leave the totals and every stream's view wrong.
@@ -95,20 +100,18 @@ if log_size ~= c.count - count then
   for i, e in ipairs(kept) do
     local who, _, eseq, etag, etime = entry_head(e[2][2])
     c.bytes = c.bytes + #e[2][2]
-    if i == 1 then c.floor, c.ftime, c.fsize = tonumber(string.match(e[1], '^%d+')), tonumber(etime), #e[2][2] end
-    if not first[who] then first[who] = { tonumber(eseq), tonumber(string.match(e[1], '%d+$')) - 1, etag } end
+    if i == 1 then set_floor(c, string.match(e[1], '^%d+'), etime, #e[2][2]) end
+    if not first[who] then
+      local offset = tonumber(string.match(e[1], '%d+$'))
+      first[who] = offset > 0 and eseq .. ' ' .. text(offset - 1) .. ' ' .. etag or ''
+    end
   end
   local all = redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
     local other = string.match(all[i], '^s:(%w+)$')
     if other then
       local o = other == name and s or unpack_stream(all[i + 1])
-      local before = first[other]
-      if not before then
-        o.eseq, o.eoff, o.etag = o.nseq, o.noff, o.ntag
-      elseif before[2] >= 0 then
-        o.eseq, o.eoff, o.etag = before[1], before[2], before[3]
-      end
+      if first[other] ~= '' then o.evicted = first[other] or o.newest end
       if other ~= name then save_stream(other, o) end
     end
   end
@@ -120,7 +123,7 @@ local function retire(who, o)
   local oldest = redis.call('HGET', KEYS[1], slot)
   if oldest then redis.call('HDEL', KEYS[1], 's:' .. oldest) end
   redis.call('HSET', KEYS[1], slot, who)
-  c.done = c.done + 1
+  set_rest(c, c.done + 1, c.ttl, c.early)
   o.tokens = '-'
 end
 
@@ -140,27 +143,24 @@ while left > 0 and due() do
       o = stream(who) or false
       touched[who] = o
     end
-    if o then
-      local seq, offset = string.match(page[i][1], '^(%d+)%-(%d+)$')
-      o.eseq, o.eoff, o.etag = tonumber(seq), tonumber(offset), tag
-    end
+    if o then o.evicted = string.gsub(page[i][1], '%-', ' ') .. ' ' .. tag end
     if time - c.ftime <= window then early = early + 1 end
     local _, _, _, _, ftime = entry_head(following[2][2])
-    c.floor, c.ftime, c.fsize = tonumber(string.match(following[1], '^%d+')), tonumber(ftime), #following[2][2]
+    set_floor(c, string.match(following[1], '^%d+'), ftime, #following[2][2])
     c.bytes, c.count = c.bytes - #value, c.count - 1
     from, left, i = following[1], left - 1, i + 1
   end
   read = MOST_EVICTED + 1
 end
-c.early = c.early + early
+if early > 0 then set_rest(c, c.done, c.ttl, c.early + early) end
 if from ~= '-' then redis.call('XTRIM', KEYS[2], 'MINID', from) end
 for who, o in pairs(touched) do
   if o then
-    if o.flag == 'f' and o.eseq == o.nseq then retire(who, o) end
+    if o.flag == 'f' and o.evicted == o.newest then retire(who, o) end
     save_stream(who, o)
   end
 end
-if finish == '1' and s.eseq == s.nseq then retire(name, s) end
+if finish == '1' and s.evicted == s.newest then retire(name, s) end
 
 redis.call('HSET', KEYS[1], 's:' .. name, pack_stream(s), 'c', pack_counter(c))
 if s.flag == 'f' then
@@ -170,8 +170,8 @@ elseif opens then
 end
 keep_alive(c.ttl)
 
-if s.carrier ~= '-' and s.carrier ~= replica then
-  local head = table.concat({ 'hint', sid, name, text(s.fence) }, ' ')
+if elsewhere then
+  local head = table.concat({ 'hint', sid, name, s.fence }, ' ')
   redis.pcall('PUBLISH', channels .. s.carrier, hint_size < HINT_BYTES and head .. table.concat(hint) or head)
 end
-return reply(first_seq, first_offset, pseq, ptag, early)
+return reply(text(first_seq), first_offset, pseq, ptag, early)

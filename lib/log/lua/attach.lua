@@ -7,18 +7,20 @@ local FIGHT_MS = 10000
 local c = counter()
 local s = c and stream(name)
 if not s then return false end
-if s.connection == connection and s.carrier == replica then return { text(s.fence), '-', '-', 0, s.runner } end
+if s.connection == connection and s.carrier == replica then return { s.fence, '-', '-', 0, s.runner } end
 local previous, previous_connection = s.carrier, s.connection
+local takeovers = 0
 if previous ~= '-' then
   local time = now()
-  if time - s.ttime > FIGHT_MS then s.ttime, s.tcount = time, 0 end
-  s.tcount = s.tcount + 1
+  local since, count = string.match(s.fight, '^(%d+) (%d+)$')
+  if time - since > FIGHT_MS then since, count = text(time), 0 end
+  takeovers = count + 1
+  s.fight = since .. ' ' .. text(takeovers)
 end
-s.carrier, s.connection, s.fence = replica, connection, s.fence + 1
+s.carrier, s.connection, s.fence = replica, connection, text(s.fence + 1)
 save_stream(name, s)
 keep_alive(c.ttl)
-local takeovers = previous == '-' and 0 or s.tcount
 if previous ~= '-' and previous ~= replica then
   redis.pcall('PUBLISH', channels .. previous, table.concat({ 'taken', sid, name, previous_connection, text(takeovers) }, ' '))
 end
-return { text(s.fence), previous, previous_connection, takeovers, s.runner }
+return { s.fence, previous, previous_connection, takeovers, s.runner }

@@ -8,7 +8,7 @@ local c = counter()
 if not c then return 0 end
 if kind == 'initialized' then
   redis.call('HSET', KEYS[1], 'n', '1')
-  c.ttl = tonumber(value)
+  set_rest(c, c.done, tonumber(value), c.early)
   redis.call('HSET', KEYS[1], 'c', pack_counter(c))
 elseif kind == 'logLevel' then
   redis.call('HSET', KEYS[1], 'l', value)

@@ -12,39 +12,52 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- seq, floor: highest number issued, lowest retained. ftime, fsize: time and size of the floor entry. done: finished
--- streams retired. early: events evicted inside the retention window.
+-- Printing a number costs as much as a small command, so what most appends leave alone stays the text it was.
+
+-- seq, floor: highest number issued, lowest retained. ftime: time of the floor entry. done: finished streams retired.
+-- early: events evicted inside the retention window. As text: floors 'floor ftime size', rest 'done ttl early'.
 local function counter()
   local raw = redis.call('HGET', KEYS[1], 'c')
   if not raw then return nil end
-  local seq, floor, ftime, fsize, bytes, count, done, ttl, early =
-    string.match(raw, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local seq, floors, floor, ftime, bytes, count, rest, done, ttl, early =
+    string.match(raw, '^(%d+) ((%d+) (%d+) %d+) (%d+) (%d+) ((%d+) (%d+) (%d+))$')
   return {
-    seq = tonumber(seq), floor = tonumber(floor), ftime = tonumber(ftime), fsize = tonumber(fsize),
-    bytes = tonumber(bytes), count = tonumber(count), done = tonumber(done), ttl = tonumber(ttl), early = tonumber(early)
+    seq = tonumber(seq), floors = floors, floor = tonumber(floor), ftime = tonumber(ftime), bytes = tonumber(bytes),
+    count = tonumber(count), rest = rest, done = tonumber(done), ttl = tonumber(ttl), early = tonumber(early)
   }
 end
 
-local function pack_counter(c)
-  return table.concat({
-    text(c.seq), text(c.floor), text(c.ftime), text(c.fsize), text(c.bytes), text(c.count), text(c.done), text(c.ttl),
-    text(c.early)
-  }, ' ')
+-- seq and time as text.
+local function set_floor(c, seq, time, size)
+  c.floor, c.ftime = tonumber(seq), tonumber(time)
+  c.floors = seq .. ' ' .. time .. ' ' .. text(size)
 end
 
-local STREAM = '^(%d+) (%d+) (%w+) (%d+) (%d+) (%S+) (%a) (%S+) (%S+) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%S+) (.*)$'
+local function set_rest(c, done, ttl, early)
+  c.done, c.ttl, c.early = done, ttl, early
+  c.rest = text(done) .. ' ' .. text(ttl) .. ' ' .. text(early)
+end
 
--- n*: newest event. e*: newest evicted one ('-': none). flag: o open, f finished. runner, carrier, connection, fence.
--- w*: watermark. ttime, tcount: first takeover of the current 10 s and their number. tokens: replica:n:seq:offset:count,...
+local function pack_counter(c)
+  return text(c.seq) .. ' ' .. c.floors .. ' ' .. text(c.bytes) .. ' ' .. text(c.count) .. ' ' .. c.rest
+end
+
+local STREAM = '^((%d+) (%d+) (%w+)) (%d+ %d+ %S+) (%a) (%S+) (%S+) (%S+) (%d+) (%d+ %d+ %S+) (%d+ %d+) (%S+) (.*)$'
+
+-- newest, evicted, watermark: 'seq offset tag' of the newest event, of the newest evicted one, and of where the last
+-- connection stood. flag: o open, f finished. runner, carrier, connection, fence. fight: 'time count', first takeover
+-- of the current 10 s and their number. tokens: replica:n:seq:offset:pseq:ptag,...
 -- request: digest, then JSON of the client's id and the method; empty for the standalone stream.
+local NONE = '0 0 -'
+
 local function unpack_stream(raw)
-  local s = { raw = raw }
-  local nseq, noff, eseq, eoff, fence, wseq, woff, ttime, tcount
-  nseq, noff, s.ntag, eseq, eoff, s.etag, s.flag, s.runner, s.carrier, s.connection, fence, wseq, woff, s.wtag, ttime,
-  tcount, s.tokens, s.request = string.match(raw, STREAM)
-  s.nseq, s.noff, s.eseq, s.eoff = tonumber(nseq), tonumber(noff), tonumber(eseq), tonumber(eoff)
-  s.fence, s.wseq, s.woff, s.ttime, s.tcount = tonumber(fence), tonumber(wseq), tonumber(woff), tonumber(ttime), tonumber(tcount)
-  return s
+  local newest, nseq, noff, ntag, evicted, flag, runner, carrier, connection, fence, watermark, fight, tokens, request =
+    string.match(raw, STREAM)
+  return {
+    raw = raw, newest = newest, nseq = tonumber(nseq), noff = tonumber(noff), ntag = ntag, evicted = evicted,
+    flag = flag, runner = runner, carrier = carrier, connection = connection, fence = fence, watermark = watermark,
+    fight = fight, tokens = tokens, request = request
+  }
 end
 
 local function stream(name)
@@ -53,10 +66,8 @@ local function stream(name)
 end
 
 local function pack_stream(s)
-  return table.concat({
-    text(s.nseq), text(s.noff), s.ntag, text(s.eseq), text(s.eoff), s.etag, s.flag, s.runner, s.carrier, s.connection,
-    text(s.fence), text(s.wseq), text(s.woff), s.wtag, text(s.ttime), text(s.tcount), s.tokens, s.request
-  }, ' ')
+  return s.newest .. ' ' .. s.evicted .. ' ' .. s.flag .. ' ' .. s.runner .. ' ' .. s.carrier .. ' ' .. s.connection ..
+    ' ' .. s.fence .. ' ' .. s.watermark .. ' ' .. s.fight .. ' ' .. s.tokens .. ' ' .. s.request
 end
 
 local function save_stream(name, s)

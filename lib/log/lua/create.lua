@@ -8,12 +8,15 @@ local time = now()
 local value = '1 ' .. tag .. ' 0 - ' .. text(time) .. ' o '
 redis.call('DEL', KEYS[2])
 redis.call('XADD', KEYS[2], '1-0', 'e', value)
+local c = { seq = 1, bytes = #value, count = 1 }
+set_floor(c, '1', text(time), #value)
+set_rest(c, 0, ttl, 0)
 redis.call('HSET', KEYS[1],
   'i', record, 'p', principal, 'n', '0', 'l', '', 'u', '[]',
-  'c', pack_counter({ seq = 1, floor = 1, ftime = time, fsize = #value, bytes = #value, count = 1, done = 0, ttl = ttl, early = 0 }),
+  'c', pack_counter(c),
   's:1', pack_stream({
-    nseq = 1, noff = 0, ntag = tag, eseq = 0, eoff = 0, etag = '-', flag = 'o', runner = '-', carrier = '-',
-    connection = '-', fence = 0, wseq = 1, woff = 0, wtag = tag, ttime = 0, tcount = 0, tokens = '-', request = ''
+    newest = '1 0 ' .. tag, evicted = NONE, flag = 'o', runner = '-', carrier = '-', connection = '-', fence = '0',
+    watermark = '1 0 ' .. tag, fight = '0 0', tokens = '-', request = ''
   }))
 keep_alive(ttl)
 return 1

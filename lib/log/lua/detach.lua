@@ -4,6 +4,6 @@
 local s = redis.call('HEXISTS', KEYS[1], 'c') == 1 and stream(ARGV[1])
 if not s or s.carrier ~= ARGV[2] or s.connection ~= ARGV[3] then return 0 end
 s.carrier, s.connection = '-', '-'
-s.wseq, s.woff, s.wtag = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+s.watermark = ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[6]
 save_stream(ARGV[1], s)
 return 1

@@ -22,7 +22,7 @@ end
 local s = stream(name)
 if not s then return reply end
 reply[7] = s.raw
-if tag == '' then seq, offset, tag = text(s.wseq), text(s.woff), s.wtag end
+if tag == '' then seq, offset, tag = string.match(s.watermark, '^(%d+) (%d+) (%S+)$') end
 local id = seq .. '-' .. offset
 local found = redis.call('XRANGE', KEYS[2], id, id)[1]
 if found then

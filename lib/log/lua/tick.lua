@@ -3,8 +3,9 @@
 local c = counter()
 local s = c and stream(ARGV[1])
 if not s then return false end
-if s.carrier == ARGV[2] and s.connection == ARGV[3] and s.wseq ~= tonumber(ARGV[4]) then
-  s.wseq, s.woff, s.wtag = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local position = ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[6]
+if s.carrier == ARGV[2] and s.connection == ARGV[3] and s.watermark ~= position then
+  s.watermark = position
   save_stream(ARGV[1], s)
 end
 keep_alive(c.ttl)
