@@ -40,7 +40,7 @@ export class RedisLease implements Lease {
     const at = performance.now()
     if (this.#heldSince === undefined || at - this.#heldSince < LEASE_MS || at - this.#renewed > LEASE_MS) return new Set()
     const alive = await Promise.all(replicas.map(replica => this.#redis.exists(this.#keys.lease(replica))))
-    return new Set(replicas.filter((_, i) => alive[i] === 0))
+    return new Set(replicas.filter((_, i) => Number(alive[i]) === 0))
   }
 
   async close (): Promise<void> {

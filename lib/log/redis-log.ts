@@ -95,8 +95,8 @@ export class RedisLog implements Log {
       session: parseRecord(fixed, principal, initialized, level, subscriptions),
       head: Number(head),
       floor: Number(floor),
-      stream: state !== undefined && emptied === 1 ? { ...state, evicted: state.newest } : state,
-      retained: retained === 1,
+      stream: state !== undefined && Number(emptied) === 1 ? { ...state, evicted: state.newest } : state,
+      retained: Number(retained) === 1,
       cursor: cursor === 'watermark' ? state?.watermark : cursor
     }
   }
@@ -152,14 +152,14 @@ export class RedisLog implements Log {
     for (let i = 0; i < entries.length; i += 2) events.push(parseEntry(entries[i]!, entries[i + 1]!))
     const state = parseStream(stream, raw)
     this.#remember(sid, state.newest.seq)
-    return { events, scanned: Number(upTo), more: more === 1, stream: state }
+    return { events, scanned: Number(upTo), more: Number(more) === 1, stream: state }
   }
 
   async attach (sid: string, stream: string, carrier: Carrier): Promise<Attached | undefined> {
     const reply = await this.#call('attach', sid, stream, carrier.replica, carrier.connection, this.#options.keys.replicas, sid) as
       [fence: string, replica: string, connection: string, takeovers: number, runner: string] | null
     if (reply === null) return undefined
-    return { fence: Number(reply[0]), runner: reply[4], previous: parseCarrier(reply[1], reply[2]), takeovers: reply[3] }
+    return { fence: Number(reply[0]), runner: reply[4], previous: parseCarrier(reply[1], reply[2]), takeovers: Number(reply[3]) }
   }
 
   async detach (sid: string, stream: string, carrier: Carrier, position: EventId): Promise<void> {
@@ -180,11 +180,11 @@ export class RedisLog implements Log {
 
   async change (sid: string, change: Change): Promise<boolean> {
     const value = change.kind === 'initialized' ? change.ttlMs : change.kind === 'logLevel' ? change.level : change.uri
-    return await this.#call('change', sid, change.kind, value) === 1
+    return Number(await this.#call('change', sid, change.kind, value)) === 1
   }
 
   async terminate (sid: string): Promise<boolean> {
-    const there = await this.#call('terminate', sid, this.#options.keys.everyone, sid) === 1
+    const there = Number(await this.#call('terminate', sid, this.#options.keys.everyone, sid)) === 1
     this.#seen.delete(sid)
     this.#active.delete(sid)
     await this.#answer(() => this.#options.redis.zrem(this.#options.keys.sessions, sid))
@@ -213,7 +213,7 @@ export class RedisLog implements Log {
     const fields = await this.#answer(() => redis.hgetall(hash)) as Record<string, string>
     if (fields.c === undefined) return undefined
     const [head, floor, floorTime, , bytes, count, , , evictedEarly] = fields.c.split(' ').map(Number) as [number, number, number, ...number[]]
-    const [ttlMs, length] = await Promise.all([this.#answer(() => redis.pttl(hash)), this.#answer(() => redis.xlen(log))]) as [number, number]
+    const [ttlMs, length] = (await Promise.all([this.#answer(() => redis.pttl(hash)), this.#answer(() => redis.xlen(log))])).map(Number) as [number, number]
     const streams = Object.entries(fields).filter(([field]) => field.startsWith('s:')).map(([field, raw]) => parseStream(field.slice(2), raw))
     return {
       record: parseRecord(fields.i!, fields.p!, fields.n!, fields.l!, fields.u!),
@@ -234,7 +234,7 @@ export class RedisLog implements Log {
     const key = keys.principal(principal)
     const sids = await this.#answer(() => redis.zrange(key, '0', '-1')) as string[]
     // A session's time to live starts anew with its activity, so what is left of it tells how long it has been idle.
-    const left = await Promise.all(sids.map(sid => this.#answer(() => redis.pttl(keys.session(sid)[0])) as Promise<number>))
+    const left = await Promise.all(sids.map(async sid => Number(await this.#answer(() => redis.pttl(keys.session(sid)[0])))))
     const gone = sids.filter((_, i) => left[i]! < 0)
     if (gone.length > 0) await this.#answer(() => redis.zrem(key, ...gone))
     return sids.map((sid, i) => ({ sid, left: left[i]! })).filter(({ left }) => left >= 0).sort((a, b) => a.left - b.left).map(({ sid }) => sid)
@@ -249,7 +249,7 @@ export class RedisLog implements Log {
   async #call (name: Exclude<ScriptName, 'index'>, sid: string, ...args: Arg[]): Promise<unknown> {
     const reply = await this.#answer(() => this.#scripts[name](2, ...this.#options.keys.session(sid), ...args))
     // What names no session leaves no trace: the index would keep it for as long as a session lives.
-    const gone = reply === null || reply === 0 || (Array.isArray(reply) && reply[0] === 'gone')
+    const gone = reply === null || reply === 0 || reply === '0' || (Array.isArray(reply) && reply[0] === 'gone')
     if (!gone) this.#active.add(sid)
     return reply
   }
@@ -260,6 +260,8 @@ export class RedisLog implements Log {
    */
   async #answer (command: () => Promise<unknown>): Promise<unknown> {
     const { redis, commandTimeoutMs } = this.#options
+    // A client that connects lazily has not been asked to yet.
+    if (redis.status === 'wait') redis.connect().catch(() => { /* it tries again by itself, or says so */ })
     if (redis.status !== 'ready') throw new LogAway(`Redis is not connected (${redis.status})`)
     let timer: NodeJS.Timeout | undefined
     try {
@@ -285,6 +287,7 @@ export class RedisLog implements Log {
   }
 }
 
+// Numbers are read with Number(): a client may be set to answer them as text.
 type SnapshotReply = [
   fixed: string, initialized: string, level: string, subscriptions: string,
   head: string, floor: string, stream: string, retained: number, emptied: number
