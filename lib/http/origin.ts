@@ -17,7 +17,9 @@ const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
  * @returns the reason for a refusal, or undefined.
  */
 export function refuseOrigin (request: IncomingMessage, { allowedOrigins, allowedHosts }: OriginPolicy): string | undefined {
-  const { origin, host = '' } = request.headers
+  const { origin } = request.headers
+  // HTTP/2 has a pseudo-header in the place of `Host`.
+  const host = request.headers.host ?? String(request.headers[':authority'] ?? '')
   const name = host.toLowerCase().replace(/:\d+$/, '')
   if (allowedHosts !== undefined && !allowedHosts.includes(name)) return 'Host is not one of allowedHosts'
   if (origin === undefined || allowedOrigins === '*' || allowedOrigins.includes(origin)) return undefined
