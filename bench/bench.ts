@@ -31,14 +31,19 @@ export type Scenario = (bench: Bench) => Promise<Table>
 /** One thing to measure, again and again. */
 export type Contestant = () => Promise<number>
 
+const FEWEST_ROUNDS = 3
+const LONGEST_MS = 20_000
+
 /**
- * Runs every contestant once a round, so that what else the machine does falls on all alike.
+ * Runs every contestant once a round, so that what else the machine does falls on all alike; fewer rounds on a machine
+ * that is slow or busy. The first round is for warming up.
  * @returns the values of each, by name
  */
 export async function inRounds<Name extends string> (rounds: number, contestants: Record<Name, Contestant>): Promise<Record<Name, number[]>> {
   const values = Object.fromEntries(Object.keys(contestants).map(name => [name, [] as number[]])) as Record<Name, number[]>
+  const deadline = performance.now() + LONGEST_MS
   for (const contestant of Object.values<Contestant>(contestants)) await contestant()
-  for (let round = 0; round < rounds; round++) {
+  for (let round = 0; round < rounds && (round < FEWEST_ROUNDS || performance.now() < deadline); round++) {
     for (const name of Object.keys(contestants) as Name[]) values[name].push(await contestants[name]())
   }
   return values

@@ -10,7 +10,7 @@ const file = fileURLToPath(new URL('servers.ts', import.meta.url))
 export async function startServer ({ redisUrl, keyPrefix, atEnd }: Bench, kind: Kind): Promise<string> {
   const profile = process.env.BENCH_CPU_PROF
   const child = fork(file, [kind], {
-    execArgv: ['--import', 'tsx', ...profile === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${profile}`, `--cpu-prof-name=${kind}-${Date.now()}.cpuprofile`]],
+    execArgv: ['--import', 'tsx', ...profile === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${profile}/${kind}`]],
     env: { ...process.env, REDIS_URL: redisUrl, KEY_PREFIX: keyPrefix }
   })
   atEnd(() => stop(child))
