@@ -51,7 +51,7 @@ async function brokenAt (redis: Redis, keys: Keys, sid: string): Promise<string 
 t.test('B56: two processes append at full speed: numbers without a hole, one order, every event once', async t => {
   const { prefix, keys, redis, log } = await setUp(t)
   const sid = await newSession(log)
-  const count = 3000
+  const count = 2500
   const writers = await Promise.all([['b', 0], ['c', -10_000]].map(async ([replica, clockMs]) => {
     const { PATH, HOME } = process.env
     const args = JSON.stringify({ url: redisUrl(), prefix, sid, replica, count, clockMs })

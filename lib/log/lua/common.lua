@@ -22,7 +22,7 @@ local function counter()
   local seq, floors, floor, ftime, bytes, count, rest, done, ttl, early =
     string.match(raw, '^(%d+) ((%d+) (%d+) %d+) (%d+) (%d+) ((%d+) (%d+) (%d+))$')
   return {
-    seq = tonumber(seq), floors = floors, floor = tonumber(floor), ftime = tonumber(ftime), bytes = tonumber(bytes),
+    seq = tonumber(seq), head = seq, floors = floors, floor = tonumber(floor), ftime = tonumber(ftime), bytes = tonumber(bytes),
     count = tonumber(count), rest = rest, done = tonumber(done), ttl = tonumber(ttl), early = tonumber(early)
   }
 end
@@ -79,6 +79,63 @@ local function entry_id(seq, offset) return text(seq) .. '-' .. text(offset) end
 -- The head of an entry's value: stream, tag, predecessor's seq and tag, time, mark.
 local function entry_head(value)
   return string.match(value, '^(%w+) (%w+) (%d+) (%S+) (%d+) (%S) ')
+end
+
+-- Nothing of a finished stream is left: keep what later cursors need, for a bounded number of streams.
+local MOST_DONE = 1000
+local function retire(c, name, s)
+  local slot = 'd:' .. text(c.done % MOST_DONE)
+  local oldest = redis.call('HGET', KEYS[1], slot)
+  if oldest then redis.call('HDEL', KEYS[1], 's:' .. oldest) end
+  redis.call('HSET', KEYS[1], slot, name)
+  set_rest(c, c.done + 1, c.ttl, c.early)
+  s.tokens = '-'
+end
+
+-- Whether the log holds more than the counter: an older copy of the hash has come back.
+local function log_is_ahead(c)
+  return redis.call('XRANGE', KEYS[2], '(' .. c.head .. '-18446744073709551615', '+', 'COUNT', 1)[1] ~= nil
+end
+
+-- Makes the hash say what the log holds. They disagree when Redis has evicted the log, or an older copy of one of them
+-- has come back; what is in the log is right. Events of a stream that the hash does not know cannot be told from those
+-- of a later one of that name, so they go.
+local function mend(c)
+  local kept, first, last, known = redis.call('XRANGE', KEYS[2], '-', '+'), {}, {}, {}
+  c.bytes, c.count = 0, 0
+  for _, e in ipairs(kept) do
+    local value = e[2][2]
+    local name, tag, pseq, ptag, time, mark = entry_head(value)
+    local seq, offset = string.match(e[1], '^(%d+)%-(%d+)$')
+    if known[name] == nil then known[name] = stream(name) or false end
+    c.seq = math.max(c.seq, tonumber(seq))
+    if known[name] then
+      if c.count == 0 then set_floor(c, seq, time, #value) end
+      c.bytes, c.count = c.bytes + #value, c.count + 1
+      first[name] = first[name] or (offset == '0' and NONE or pseq .. ' ' .. text(tonumber(offset) - 1) .. ' ' .. ptag)
+      last[name] = { newest = seq .. ' ' .. offset .. ' ' .. tag, seq = tonumber(seq), mark = mark }
+    else
+      redis.call('XDEL', KEYS[2], e[1])
+    end
+  end
+  c.head = text(c.seq)
+  if c.count == 0 then set_floor(c, text(c.seq + 1), text(now()), 0) end
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    local name = string.match(all[i], '^s:(%w+)$')
+    if name then
+      local s, l = unpack_stream(all[i + 1]), last[name]
+      local was_over = s.flag == 'f' and s.evicted == s.newest
+      if l and l.seq > s.nseq then
+        s.newest = l.newest
+        if l.mark == 'f' then s.flag = 'f' end
+      end
+      s.evicted = first[name] or s.newest
+      if s.flag == 'f' and s.evicted == s.newest and not was_over then retire(c, name, s) end
+      save_stream(name, s)
+    end
+  end
+  redis.call('HSET', KEYS[1], 'c', pack_counter(c))
 end
 
 local function expire(ttl)

@@ -7,16 +7,17 @@ local principal, name, seq, offset, tag, look = ARGV[1], ARGV[2], ARGV[3], ARGV[
 
 local c = counter()
 if not c or (not look and redis.call('HGET', KEYS[1], 'p') ~= principal) then return false end
+local length = name == '' and 0 or redis.call('XLEN', KEYS[2])
+if length > 0 and not look and (length ~= c.count or log_is_ahead(c)) then mend(c) end
 local record = redis.call('HMGET', KEYS[1], 'i', 'n', 'l', 'u')
 local reply = { record[1], record[2], record[3], record[4], text(c.seq), text(c.floor), '', 0, 0 }
 if not look then keep_alive(c.ttl) end
 if name == '' then return reply end
 
 -- A log that vanished alone has no event of any stream.
-local length = redis.call('XLEN', KEYS[2])
 if length == 0 then
   reply[6], reply[9] = text(c.seq + 1), 1
-elseif length ~= c.count then
+elseif look and length ~= c.count then
   reply[6] = string.match(redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1][1], '^%d+')
 end
 local s = stream(name)
