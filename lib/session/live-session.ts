@@ -8,6 +8,7 @@ import { encodeJson } from '../sse.ts'
 import { Call, type AnswerMode } from './call.ts'
 import type { Context, McpServerLike, McpTransport, MessageExtra, SendOptions } from './context.ts'
 import { isObject, isRequest, isResponse, type RpcId, type RpcMessage, type RpcNotification, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
+import { KnownRecord } from './known-record.ts'
 import { lostResponse } from './lost.ts'
 
 const FEED_MS = 10_000
@@ -26,9 +27,10 @@ export class LiveSession implements McpTransport {
   onmessage?: ((message: any, extra?: any) => void) | undefined
   onclose?: (() => void) | undefined
   onerror?: ((error: Error) => void) | undefined
-  /** When a request was last served, in ms of the monotonic clock. */
+  /** When the server last took in or sent a message, in ms of the monotonic clock. */
   lastUsed = performance.now()
   readonly calls = new Map<string, Call>()
+  readonly known = new KnownRecord()
   readonly #context: Context
   readonly #server: McpServerLike
   #closed = false
@@ -79,9 +81,7 @@ export class LiveSession implements McpTransport {
         throw new VersionChanged(record.version)
       }
       if (isObject(answer.result.capabilities)) session.#capabilities = answer.result.capabilities
-      if (record.initialized) session.receive({ jsonrpc: '2.0', method: 'notifications/initialized' }, {})
-      if (record.logLevel !== undefined) await session.apply('logging/setLevel', { level: record.logLevel })
-      for (const uri of record.subscriptions) await session.apply('resources/subscribe', { uri })
+      await session.update(record)
       session.#reviving = false
       return session
     } catch (error) {
@@ -99,14 +99,21 @@ export class LiveSession implements McpTransport {
     return this.calls.size === 0
   }
 
+  /** A request of the server waits for the client's answer. */
+  get asking (): boolean {
+    return this.#context.requests.waits(this)
+  }
+
   declares (capability: string): boolean {
     return isObject(this.#capabilities[capability])
   }
 
-  /** Passes a state change to the server that came to another replica, or before this server was made. */
-  async apply (method: string, params: Record<string, unknown>): Promise<void> {
-    if (method === 'logging/setLevel' ? !this.declares('logging') : !this.declares('resources')) return
-    await this.#feed({ jsonrpc: '2.0', id: `feed-${randomText(8)}`, method, params }, {})
+  /** Tells the server what changed in the record through another replica, or before this server was made. */
+  async update (record: SessionRecord): Promise<void> {
+    if (record.initialized && !this.#initialized) this.receive({ jsonrpc: '2.0', method: 'notifications/initialized' }, {})
+    for (const { capability, method, params } of this.known.learn(record)) {
+      if (this.declares(capability)) await this.#feed({ jsonrpc: '2.0', id: `feed-${randomText(8)}`, method, params }, {})
+    }
   }
 
   /** Takes in a request. The handler starts with `begin`. */
@@ -159,6 +166,7 @@ export class LiveSession implements McpTransport {
   async send (message: RpcMessage, options?: SendOptions): Promise<void> {
     if (isResponse(message)) return await this.#respond(message)
     if (this.#reviving || this.#closed) return
+    this.lastUsed = performance.now()
     const related = options?.relatedRequestId
     const call = related === undefined ? (isRequest(message) ? this.#currentCall() : undefined) : this.calls.get(String(related))
     if (related !== undefined && call === undefined) {

@@ -41,6 +41,14 @@ export class ServerRequests<Owner> {
     return undefined
   }
 
+  /** Whether any request of `owner` waits. */
+  waits (owner: Owner): boolean {
+    for (const request of this.#waiting.values()) {
+      if (request.owner === owner) return true
+    }
+    return false
+  }
+
   peek (wireId: string): ServerRequest<Owner> | undefined {
     return this.#waiting.get(wireId)
   }

@@ -49,8 +49,8 @@ export class Sessions {
     const { replica } = options
     replica.on('terminated', sid => { void this.#end(sid) })
     replica.on('changed', body => {
-      const { sid, change, from } = JSON.parse(body) as { sid: string, change: Change, from: string }
-      if (from !== replica.id) void this.#apply(sid, change)
+      const [sid, from] = body.split(' ')
+      if (from !== replica.id) void this.#refresh(sid!)
     })
     // Often enough that no session expires between two looks.
     this.#timer = setInterval(() => { void this.#maintain() }, Math.min(MAINTAIN_MS, options.sessionTtlMs / 3)).unref()
@@ -93,10 +93,17 @@ export class Sessions {
     return { sid, response: { ...answer, result: { ...result, capabilities } } }
   }
 
-  /** The live instance of a session; makes one from its record. Concurrent first requests share it. */
+  /**
+   * The live instance of a session, which knows its record; makes one if there is none. Concurrent first requests share
+   * it. What was changed elsewhere holds here from the next request on, whether or not its announcement arrives.
+   */
   async get (sid: string, record: SessionRecord): Promise<LiveSession> {
     const known = this.#live.get(sid)
-    if (known !== undefined && known.session?.closed !== true) return await known.making
+    if (known !== undefined && known.session?.closed !== true) {
+      const session = await known.making
+      await session.update(record)
+      return session
+    }
     const live: Live = { making: LiveSession.revive(this.#options.context, sid, record), session: undefined }
     this.#live.set(sid, live)
     try {
@@ -147,17 +154,18 @@ export class Sessions {
         : method === 'resources/unsubscribe' ? { kind: 'unsubscribe', uri } : undefined
     if (change === undefined) return
     const { context } = this.#options
-    call.onResult = () => this.change(session.sessionId, change, true).catch(error => {
+    call.onResult = () => this.change(session.sessionId, change, session).catch(error => {
       context.warn({ err: error, sid: session.sessionId, change }, 'a change of the session could not be kept')
     })
   }
 
-  /** Changes the record, then every live instance. `here`: this replica's instance knows already. */
-  async change (sid: string, change: Change, here = false): Promise<void> {
+  /** Changes the record, then every live instance. `by`: the instance here that knows already. */
+  async change (sid: string, change: Change, by?: LiveSession): Promise<void> {
     const { context, replica, patienceMs } = this.#options
     if (!await patiently(patienceMs, () => context.log.change(sid, change))) throw new SessionGone(sid)
-    if (!here) await this.#apply(sid, change)
-    await replica.announce('changed', JSON.stringify({ sid, change, from: replica.id })).catch(() => {})
+    by?.known.note(change)
+    if (by === undefined) await this.#refresh(sid)
+    await replica.announce('changed', `${sid} ${replica.id}`).catch(() => {})
   }
 
   /** @returns whether the session was there. */
@@ -193,12 +201,14 @@ export class Sessions {
     return [...this.#live.values()].flatMap(({ session }) => [...session?.calls.values() ?? []])
   }
 
-  async #apply (sid: string, change: Change): Promise<void> {
+  /** Tells the live instance, if there is one, how its record is now: records are read in order, announcements may overtake. */
+  async #refresh (sid: string): Promise<void> {
     const session = await this.find(sid)
     if (session === undefined) return
-    if (change.kind === 'initialized') session.receive({ jsonrpc: '2.0', method: 'notifications/initialized' }, {})
-    else if (change.kind === 'logLevel') await session.apply('logging/setLevel', { level: change.level }).catch(() => {})
-    else await session.apply(`resources/${change.kind}`, { uri: change.uri }).catch(() => {})
+    try {
+      const record = await this.#options.context.log.record(sid)
+      if (record !== undefined) await session.update(record)
+    } catch { /* the next request tells it */ }
   }
 
   /** Keeps sessions alive that are in use here, ends what ended elsewhere unheard, and lets idle instances go. */
@@ -209,7 +219,7 @@ export class Sessions {
       const { session } = live
       if (session === undefined) continue
       if (!session.idle) busy.add(sid)
-      else if (performance.now() - session.lastUsed > idleMs) {
+      else if (!session.asking && performance.now() - session.lastUsed > idleMs) {
         this.#live.delete(sid)
         await session.close()
       }

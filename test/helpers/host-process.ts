@@ -48,11 +48,8 @@ const commands: Record<string, (...args: any[]) => unknown> = {
   happenings: () => happenings,
   failFactory: (times: number) => { failures = times },
   shiftClock: (ms: number) => { clockShift = ms },
-  async stats (): Promise<Stats> {
-    for (let i = 0; i < 3; i++) {
-      await new Promise(resolve => setImmediate(resolve))
-      globalThis.gc?.()
-    }
+  async stats (collect: boolean): Promise<Stats> {
+    if (collect) await collectGarbage()
     const { heapUsed, rss } = process.memoryUsage()
     return {
       ...app.mcp.load,
@@ -82,6 +79,13 @@ process.on('message', ({ n, name, args }: { n: number, name: string, args: unkno
 })
 // Nothing of the test's may keep the process up: a leak of the plugin's has to show.
 process.channel?.unref()
+
+async function collectGarbage (): Promise<void> {
+  for (let i = 0; i < 3; i++) {
+    await new Promise(resolve => setImmediate(resolve))
+    globalThis.gc?.()
+  }
+}
 
 await app.listen({ host: '127.0.0.1', port: 0 })
 process.stdout.write(`ready http://127.0.0.1:${(app.server.address() as AddressInfo).port}/mcp replica=${app.mcp.replicaId}\n`)

@@ -7,7 +7,7 @@ import type { McpServerLike } from '../../lib/session/context.ts'
 /** What a handler went through, for the test to look at. */
 export interface Happening {
   readonly key: string
-  readonly what: 'started' | 'aborted' | 'ended'
+  readonly what: 'started' | 'aborted' | 'ended' | 'subscribe' | 'unsubscribe'
 }
 
 interface Call {
@@ -17,6 +17,8 @@ interface Call {
   notify (notification: any): Promise<void>
   announce (level: string, data: unknown): Promise<void>
   elicit (message: string, options: object): Promise<{ action: string, content?: any }>
+  /** Outside of the request. */
+  elicitAlone (message: string): Promise<{ action: string, content?: any }>
 }
 
 type Note = (happening: Happening) => void
@@ -32,32 +34,38 @@ const capabilities = {
 /** A server whose tools tell the test what becomes of them, on either SDK. */
 export function hostServer (sdk: 1 | 2, note: Note, sessionId: string): McpServerLike {
   const info = { name: 'host', version: '1' }
+  const subscription = (what: 'subscribe' | 'unsubscribe', uri: string): object => {
+    note({ key: uri, what })
+    return {}
+  }
   if (sdk === 1) {
     const mcp = new McpServer1(info, { capabilities })
     mcp.server.setRequestHandler(ListToolsRequestSchema, () => listTools() as any)
-    mcp.server.setRequestHandler(SubscribeRequestSchema, () => ({}))
-    mcp.server.setRequestHandler(UnsubscribeRequestSchema, () => ({}))
+    mcp.server.setRequestHandler(SubscribeRequestSchema, ({ params }) => subscription('subscribe', params.uri))
+    mcp.server.setRequestHandler(UnsubscribeRequestSchema, ({ params }) => subscription('unsubscribe', params.uri))
     mcp.server.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => run({
       name: params.name,
       args: params.arguments,
       signal: extra.signal,
       notify: notification => extra.sendNotification(notification),
       announce: (level, data) => mcp.sendLoggingMessage({ level: level as 'info', data }, sessionId),
-      elicit: (message, options) => mcp.server.elicitInput({ message, requestedSchema } as any, options)
+      elicit: (message, options) => mcp.server.elicitInput({ message, requestedSchema } as any, options),
+      elicitAlone: message => mcp.server.elicitInput({ message, requestedSchema } as any)
     }, note))
     return mcp
   }
   const mcp = new McpServer2(info, { capabilities })
   mcp.server.setRequestHandler('tools/list', () => listTools() as any)
-  mcp.server.setRequestHandler('resources/subscribe', () => ({}))
-  mcp.server.setRequestHandler('resources/unsubscribe', () => ({}))
+  mcp.server.setRequestHandler('resources/subscribe', ({ params }) => subscription('subscribe', params.uri))
+  mcp.server.setRequestHandler('resources/unsubscribe', ({ params }) => subscription('unsubscribe', params.uri))
   mcp.server.setRequestHandler('tools/call', async ({ params }, ctx) => run({
     name: params.name,
     args: params.arguments,
     signal: ctx.mcpReq.signal,
     notify: notification => ctx.mcpReq.notify(notification),
     announce: (level, data) => mcp.sendLoggingMessage({ level: level as 'info', data }, sessionId),
-    elicit: (message, options) => ctx.mcpReq.elicitInput({ message, requestedSchema } as any, options)
+    elicit: (message, options) => ctx.mcpReq.elicitInput({ message, requestedSchema } as any, options),
+    elicitAlone: message => mcp.server.elicitInput({ message, requestedSchema } as any)
   }, note))
   return mcp
 }
@@ -114,6 +122,26 @@ const tools: Record<string, (call: Call, note: Note) => Promise<string>> = {
   async say ({ args: { level, data }, announce }) {
     await announce(level, data)
     return 'said'
+  },
+
+  /** Goes on sending when its call is over. */
+  async later ({ args: { n, everyMs }, announce }) {
+    const send = async (): Promise<void> => {
+      for (let i = 1; i <= n; i++) {
+        await sleep(everyMs)
+        await announce('info', { i })
+      }
+    }
+    send().catch(() => { /* the instance was let go */ })
+    return 'later'
+  },
+
+  /** Asks when its call is over, and says what was answered. */
+  async askLater ({ args: { question }, elicitAlone, announce }) {
+    setTimeout(() => {
+      elicitAlone(question).then(({ content }) => announce('info', content), error => announce('info', { failed: String(error) })).catch(() => {})
+    }, 50)
+    return 'asking'
   },
 
   async emit ({ args: { n, bytes = 0 }, announce }) {

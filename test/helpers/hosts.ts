@@ -32,7 +32,6 @@ export interface Stats {
   readonly counters: Counters
   /** Calls of the factory. */
   readonly made: number
-  /** After a garbage collection. */
   readonly heapUsed: number
   readonly rss: number
   /** Sockets and the like. */
@@ -55,7 +54,7 @@ export interface Host {
   readonly exited: Promise<Exit>
   /** Calls a method of `app.mcp`. */
   mcp (method: string, ...args: unknown[]): Promise<any>
-  stats (): Promise<Stats>
+  stats (collectGarbage?: boolean): Promise<Stats>
   /** What its tools went through. */
   happenings (): Promise<Happening[]>
   failFactory (times: number): Promise<void>
@@ -117,7 +116,7 @@ export async function startHost (t: Owner, setup: HostSetup): Promise<Host> {
     stderr,
     exited,
     mcp: (method, ...args) => ask('mcp', method, ...args),
-    stats: () => ask('stats'),
+    stats: (collectGarbage = false) => ask('stats', collectGarbage),
     happenings: () => ask('happenings'),
     failFactory: times => ask('failFactory', times),
     shiftClock: ms => ask('shiftClock', ms),
