@@ -150,7 +150,7 @@ for (const backend of backends) {
       const host = await startApp(t, backend, {
         retention: RETENTION,
         server: () => {
-          const server = new Server({ name: 'plain', version: '1' }, { capabilities: { tools: {}, resources: {} } })
+          const server = new Server({ name: 'plain', version: '1' }, { capabilities: { tools: { listChanged: true }, resources: {} } })
           server.setRequestHandler('tools/call', async (_request, ctx) => {
             for (let i = 1; i <= 10; i++) await ctx.mcpReq.notify({ method: 'notifications/progress', params: { progressToken: 'p', progress: i } })
             return { content: [{ type: 'text', text: 'done' }] }
@@ -163,11 +163,12 @@ for (const backend of backends) {
       const frames = await call.stream.rest()
       const resumed = await session.resume(frames[1]!.id!)
       const all = await resumed.stream.rest()
-      t.match(all.filter(isAnnouncement).map(({ message }) => message?.params.data.missed), [undefined, 5])
+      t.strictSame(all.filter(isAnnouncement).map(({ message }) => message?.params.data.missed), [undefined, 5])
       t.strictSame(eventsOf(all).map(({ id }) => id), frames.slice(-5).map(({ id }) => id), 'then what is retained, the result last')
       const standalone = await session.resume('1-0-1-zzzz')
       await notify(host, session, 1)
-      t.match((await announcement(standalone)).map(({ message }) => message?.method), [undefined, 'notifications/message'])
+      const methods = (await announcement(standalone)).map(({ message }) => message?.method)
+      t.strictSame(methods, [undefined, 'notifications/message', 'notifications/tools/list_changed'])
     })
 
     await t.test('a lost response settles the request, under an ID whose next resume is a 204', async t => {
