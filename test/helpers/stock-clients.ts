@@ -11,6 +11,8 @@ export interface StockOptions {
   /** The transports' own fetch, for a guard or a log. */
   fetch?: typeof fetch
   reconnectionOptions?: ReconnectionOptions
+  /** Joins a session that is there, instead of opening one; it listens after `notifications/initialized`. */
+  sessionId?: string
   /** More options for the constructor of either client. */
   client?: Record<string, unknown>
 }
@@ -66,6 +68,7 @@ export async function connectStock (t: Owner, version: 1 | 2, url: string, optio
   const transportOptions = {
     ...(options.headers !== undefined && { requestInit: { headers: options.headers } }),
     ...(options.fetch !== undefined && { fetch: options.fetch }),
+    ...(options.sessionId !== undefined && { sessionId: options.sessionId }),
     ...(options.reconnectionOptions !== undefined && { reconnectionOptions: options.reconnectionOptions })
   }
 
