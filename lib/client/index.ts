@@ -1,0 +1,5 @@
+export { createResumeGuard } from './resume-guard.ts'
+export type { GuardFetch, ResumeGap, ResumeGuard, ResumeGuardOptions } from './resume-guard.ts'
+export type { GuardLevel } from './sequence.ts'
+export { onReconnect, ResumeSequenceError, validateEventResume, validateResume } from './validate-resume.ts'
+export type { ResumeOutcome, ViolationKind } from './validate-resume.ts'
