@@ -1,0 +1,157 @@
+import { describeCall, readGot } from './calls.ts'
+import { explain } from './cause.ts'
+import type { Judged } from './cause.ts'
+import { discover } from './discover.ts'
+import type { Discovery, Wanted } from './discover.ts'
+import { ProbeError, Session } from './mcp-session.ts'
+import type { Target } from './mcp-session.ts'
+import { lastId } from './observation.ts'
+import type { Carrier, Observation, ScenarioName } from './observation.ts'
+import { buildReference, completeRun } from './reference.ts'
+import type { Reference, Whole } from './reference.ts'
+import { scenarios, standaloneScenarios } from './scenarios.ts'
+import type { Lab } from './scenarios.ts'
+import { judge } from './verdict.ts'
+import type { Judgement } from './verdict.ts'
+import { putInWords } from './words.ts'
+
+export interface ProbeOptions {
+  readonly url: URL
+  /** Another replica of the same server. */
+  readonly url2?: URL
+  readonly headers: Readonly<Record<string, string>>
+  readonly protocol: string
+  /** How long one answer, or the next message, is waited for. */
+  readonly timeoutMs: number
+  readonly wanted: readonly Wanted[]
+  /** Undefined: as much as a harmless call allows. */
+  readonly floodEvents?: number
+  log (text: string): void
+}
+
+export interface ScenarioReport extends Judged {
+  readonly name: ScenarioName
+  readonly carrier: Carrier
+  readonly words: string
+}
+
+export interface Report {
+  readonly url: string
+  readonly url2?: string
+  readonly server: string
+  readonly protocol: string
+  readonly stateful: boolean
+  readonly summary: 'sound' | 'flawed' | 'nothing promised' | 'could not tell'
+  /** The summary's reason, when the scenarios do not say it. */
+  readonly because?: string
+  readonly streams: ReadonlyArray<{ call: string, carrier: Carrier, messages: number, idForm: string, sampleId: string, trusted: boolean }>
+  readonly scenarios: readonly ScenarioReport[]
+  readonly causes: readonly string[]
+}
+
+// More than the 100 and the 1000 that measured servers keep.
+const FLOOD_EVENTS = 1200
+const TOTAL_MS = 60_000
+const TOTAL_TIMEOUTS = 15
+
+/** Diagnoses a server from outside. Fails with a {@link ProbeError} when there is no server to diagnose. */
+export async function probe (options: ProbeOptions): Promise<Report> {
+  const { url, headers, protocol, timeoutMs, wanted, log } = options
+  const deadline = performance.now() + TOTAL_MS + TOTAL_TIMEOUTS * timeoutMs
+  const target: Target = { url, headers, protocol, timeoutMs, deadline }
+  const session = await Session.open(target)
+  const about = {
+    url: url.href,
+    ...(options.url2 !== undefined && { url2: options.url2.href }),
+    server: session.serverName,
+    protocol: session.protocol,
+    stateful: session.id !== undefined
+  }
+  log(`${session.serverName}, protocol ${session.protocol}`)
+  try {
+    const discovery = await discover(session, wanted, timeoutMs, log)
+    if (discovery.found.length === 0) return { ...about, ...nothingFound(session, discovery), streams: [], scenarios: [], causes: [] }
+    const reports: ScenarioReport[] = []
+    const streams: Array<Report['streams'][number]> = []
+    for (const { call, carrier } of discovery.found) {
+      log(`measuring ${describeCall(call)} uninterrupted, twice`)
+      const first = await completeRun(session, call, carrier, timeoutMs)
+      const second = await completeRun(session, call, carrier, timeoutMs)
+      const reference = buildReference(call, carrier, first, second)
+      streams.push({
+        call: describeCall(call),
+        carrier,
+        messages: reference.keys.length,
+        idForm: reference.shape.form,
+        sampleId: lastId(first.frames) ?? '',
+        trusted: reference.trusted
+      })
+      const floodEvents = options.floodEvents ?? (call.safe ? FLOOD_EVENTS : 0)
+      const lab: Lab = { target, reference, floodEvents, ...(options.url2 !== undefined && { url2: options.url2 }) }
+      reports.push(report(uniqueIds(reference, [first, second])))
+      const primary = call === discovery.found[0]?.call && carrier === discovery.found[0].carrier
+      reports.push(...await runScenarios(lab, primary, log))
+    }
+    return { ...about, summary: summarize(reports.map(({ judgement }) => judgement), reports), streams, scenarios: reports, causes: explain(reports) }
+  } finally {
+    await session.terminate()
+  }
+}
+
+async function runScenarios (lab: Lab, primary: boolean, log: (text: string) => void): Promise<ScenarioReport[]> {
+  const { carrier } = lab.reference
+  const chosen = scenarios.filter(([name]) => carrier === 'request' || standaloneScenarios.includes(name) ||
+    (primary && name !== 'finished stream'))
+  const reports: ScenarioReport[] = []
+  for (const [name, scenario] of chosen) {
+    log(carrier === 'standalone' ? `${name}, standalone stream` : name)
+    const seen = await guarded(lab, name, () => scenario(lab))
+    reports.push(...seen.map(report))
+  }
+  return reports
+}
+
+// One scenario that cannot be carried out says nothing about the others, and one that time cut short nothing at all.
+async function guarded (lab: Lab, scenario: ScenarioName, work: () => Promise<Observation[]>): Promise<Observation[]> {
+  const { carrier, keys: expected, trusted, shape } = lab.reference
+  const skip = (skipped: string): Observation[] =>
+    [{ scenario, carrier, expected, trusted, shape, before: [], resumes: [], skipped }]
+  try {
+    const seen = performance.now() < lab.target.deadline ? await work() : []
+    return performance.now() < lab.target.deadline ? seen : skip('the time for the whole probe was up')
+  } catch (error) {
+    if (error instanceof ProbeError) return skip(error.message)
+    throw error
+  }
+}
+
+function uniqueIds ({ carrier, keys: expected, trusted, shape, marking }: Reference, runs: readonly Whole[]): Observation {
+  const streams = runs.map(({ run, frames }) => readGot(run, frames, marking).filter(({ key, from }) => key !== undefined && from === 'stream'))
+  return { scenario: 'unique IDs', carrier, expected, trusted, shape, before: [], resumes: [], streams }
+}
+
+function report (seen: Observation): ScenarioReport {
+  const judgement = judge(seen)
+  return { name: seen.scenario, carrier: seen.carrier, seen, judgement, words: putInWords(seen, judgement) }
+}
+
+function summarize (judgements: readonly Judgement[], reports: readonly ScenarioReport[]): Report['summary'] {
+  if (judgements.some(({ sound }) => sound === false)) return 'flawed'
+  // Without a resume that worked nothing is proven, however many refusals were polite.
+  return reports.some(({ name, judgement }) => name === 'exact cursor' && judgement.sound === true) ? 'sound' : 'could not tell'
+}
+
+function nothingFound (session: Session, { sawIds, sawEvents, listenStatus, onlyJson, tried, untouched, failures }: Discovery): Pick<Report, 'summary' | 'because'> {
+  const hints = [
+    ...failures.map(failure => `${failure}.`),
+    `Tried ${tried.join(', ')}.`,
+    ...(untouched > 0 ? [`${untouched} tools are not annotated as read-only or idempotent and were left alone; name one with --tool.`] : [])
+  ].join(' ')
+  if (sawIds) return { summary: 'could not tell', because: `Events carry IDs, but no call sent enough of them to cut. ${hints}` }
+  if (sawEvents) return { summary: 'nothing promised', because: 'Design B: no event carries an ID, so nothing is promised and nothing can be resumed.' }
+  if (session.id === undefined) return { summary: 'nothing promised', because: 'Design B: the server is stateless and sent no event with an ID, so nothing is promised.' }
+  if (onlyJson && listenStatus !== undefined && listenStatus >= 400) {
+    return { summary: 'nothing promised', because: `Design B: answers are plain JSON and GET is answered ${listenStatus}, so there is no stream to resume.` }
+  }
+  return { summary: 'could not tell', because: `No event was seen. ${hints}` }
+}
