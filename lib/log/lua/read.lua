@@ -10,10 +10,11 @@ local reply, bytes = { s.raw, text(scanned), 0 }, 0
 local missing = s.noff - offset
 if s.nseq <= seq or s.nseq <= scanned then return reply end
 
+local size = #reply
 local function take(id, value)
-  if #reply > 3 and bytes + #value > most then return false end
+  if size > 3 and bytes + #value > most then return false end
   bytes = bytes + #value
-  reply[#reply + 1], reply[#reply + 2] = id, value
+  reply[size + 1], reply[size + 2], size = id, value, size + 2
   return true
 end
 
@@ -38,14 +39,14 @@ if missing > 0 and missing <= WALK and s.nseq - math.max(seq, scanned) > 4 * mis
 end
 
 local page = redis.call('XRANGE', KEYS[2], entry_id(math.max(seq, scanned) + 1, 0), '+', 'COUNT', PAGE)
-local mine = name .. ' '
-for _, entry in ipairs(page) do
-  local id, value = entry[1], entry[2][2]
-  if string.sub(value, 1, #mine) == mine and not take(id, value) then
-    reply[3] = 1
-    return reply
+local mine, last = name .. ' ', #page
+for i, entry in ipairs(page) do
+  local value = entry[2][2]
+  if string.sub(value, 1, #mine) == mine and not take(entry[1], value) then
+    last = i - 1
+    break
   end
-  reply[2] = string.match(id, '^%d+')
 end
-if #page == PAGE then reply[3] = 1 end
+if last > 0 then reply[2] = string.match(page[last][1], '^%d+') end
+if last < #page or #page == PAGE then reply[3] = 1 end
 return reply
