@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Cluster, Redis } from 'ioredis'
+import { LogAway } from './errors.ts'
 import type { Keys } from './log/keys.ts'
 import type { RedisClient } from './log/redis-log.ts'
 
@@ -18,7 +19,8 @@ export interface Replica {
   /**
    * Sends to one replica until it has acknowledged; its handler runs once.
    *
-   * @returns false when nobody listens there, or no acknowledgement came.
+   * @returns false when that replica is gone, or no acknowledgement came in time
+   * @throws LogAway when Redis was away all the time
    */
   deliver (replica: string, kind: string, body: string): Promise<boolean>
   close (): Promise<void>
@@ -38,7 +40,7 @@ const QUIT_MS = 1000
 const ECHO_MS = 2000
 /** A subscription that has not carried our own echo for this long is dead, whatever its socket says. */
 const DEAF_MS = 3 * ECHO_MS
-const TRIES = 6
+const DELIVER_MS = 10_000
 const TRY_MS = 300
 const REMEMBERED = 1000
 const LONGEST_RETRY_MS = 2000
@@ -108,12 +110,21 @@ export class RedisReplica implements Replica {
   async deliver (replica: string, kind: string, body: string): Promise<boolean> {
     const name = `${this.id}.${++this.#deliveries}`
     const acknowledged = new Promise<void>(resolve => this.#unacknowledged.set(name, resolve)).then(() => true)
+    const deadline = performance.now() + DELIVER_MS
+    let published = false
     try {
-      for (let i = 0; i < TRIES; i++) {
-        const heard = await this.send(replica, 'deliver', `${name} ${kind} ${body}`).catch(() => undefined)
-        if (heard === false) return false
-        if (await Promise.race([acknowledged, sleep(TRY_MS, false)])) return true
+      while (performance.now() < deadline) {
+        // Redis may never answer, so everything is bounded by the turn.
+        const turn = sleep(TRY_MS, undefined)
+        if (this.#redis.status === 'ready') {
+          const heard = await Promise.race([this.send(replica, 'deliver', `${name} ${kind} ${body}`).catch(() => undefined), turn])
+          published ||= heard !== undefined
+          // Nobody listens: a subscription that comes back in a moment, unless the replica has gone.
+          if (heard === false && await Promise.race([this.#gone(replica), turn]) === true) return false
+        }
+        if (await Promise.race([acknowledged, turn]) === true) return true
       }
+      if (!published) throw new LogAway('no message to another replica could be sent')
       return false
     } finally {
       this.#unacknowledged.delete(name)
@@ -126,6 +137,11 @@ export class RedisReplica implements Replica {
     await this.#subscriber.quit().catch(() => {})
     clearTimeout(timer)
     this.#subscriber.disconnect()
+  }
+
+  /** Whether a replica's lease has ended; it may still not have, 6 s after the replica was killed. */
+  async #gone (replica: string): Promise<boolean> {
+    return await this.#redis.exists(this.#keys.lease(replica)).catch(() => 1) === 0
   }
 
   /** Liveness is measured on the way that messages take: through Redis to our own channel. */
@@ -155,7 +171,6 @@ export class RedisReplica implements Replica {
 }
 
 /** A process without peers. */
-
 export class LoneReplica implements Replica {
   readonly id: string
   readonly #handlers = new Map<string, Handler>()

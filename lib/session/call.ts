@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { RpcCode } from '../errors.ts'
 import type { EventId } from '../event-id.ts'
 import type { Appender } from '../log/appender.ts'
@@ -121,4 +122,9 @@ function encodeResponse (response: RpcResponse): string {
   } catch (error) {
     return encodeJson(rpcError(response.id, RpcCode.internal, `The result is not JSON: ${(error as Error).message}`))
   }
+}
+
+/** Tells a request that was sent again from another one under the same id. */
+export function digestOf ({ id, method, params }: RpcRequest): string {
+  return createHash('sha256').update(JSON.stringify([id, method, params])).digest('base64url').slice(0, 22)
 }

@@ -37,6 +37,10 @@ export function isNotification (message: RpcMessage): message is RpcNotification
   return 'method' in message && !('id' in message)
 }
 
+export function isCancellation (message: RpcMessage): message is RpcNotification {
+  return 'method' in message && message.method === 'notifications/cancelled'
+}
+
 export function isResponse (message: RpcMessage): message is RpcResponse {
   return !('method' in message)
 }

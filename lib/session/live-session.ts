@@ -1,13 +1,12 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { createHash } from 'node:crypto'
 import { NotAppended, ServerFailed, VersionChanged } from '../errors.ts'
 import { STANDALONE } from '../event-id.ts'
 import type { Carrier, SessionRecord } from '../log/log.ts'
 import { randomText } from '../log/tags.ts'
 import { encodeJson } from '../sse.ts'
-import { Call, type AnswerMode } from './call.ts'
+import { Call, digestOf, type AnswerMode } from './call.ts'
 import type { Context, McpServerLike, McpTransport, MessageExtra, SendOptions } from './context.ts'
-import { isObject, isRequest, isResponse, type RpcId, type RpcMessage, type RpcNotification, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
+import { isCancellation, isObject, isRequest, isResponse, type RpcId, type RpcMessage, type RpcNotification, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
 import { KnownRecord } from './known-record.ts'
 import { lostResponse } from './lost.ts'
 
@@ -167,6 +166,7 @@ export class LiveSession implements McpTransport {
     if (isResponse(message)) return await this.#respond(message)
     if (this.#reviving || this.#closed) return
     this.lastUsed = performance.now()
+    if (isCancellation(message) && await this.#withdraw(message)) return
     const related = options?.relatedRequestId
     const call = related === undefined ? (isRequest(message) ? this.#currentCall() : undefined) : this.calls.get(String(related))
     if (related !== undefined && call === undefined) {
@@ -176,9 +176,9 @@ export class LiveSession implements McpTransport {
     }
     if (isRequest(message)) {
       if (message.method !== 'ping') await this.#whenInitialized()
-      await this.#sendTo(call, this.#named(message))
+      await this.#ask(call, message)
     } else {
-      await this.#held(this.#sendTo(call, this.#renamed(message)).catch(error => this.#refused(error, call)))
+      await this.#held(this.#sendTo(call, message).catch(error => this.#refused(error, call)))
     }
   }
 
@@ -218,21 +218,33 @@ export class LiveSession implements McpTransport {
     await this.#context.outbox.standalone(this.sessionId).append(encodeJson(message))
   }
 
-  /** A request to the client under its name on the wire, its progress token with it. */
-  #named (message: RpcRequest): RpcRequest {
-    const id = this.#context.requests.name(this, message.id)
-    const meta = message.params?._meta
-    if (!isObject(meta) || meta.progressToken !== message.id) return { ...message, id }
-    return { ...message, id, params: { ...message.params, _meta: { ...meta, progressToken: id } } }
+  /** Sends a request to the client under its name on the wire, its progress token with it. */
+  async #ask (call: Call | undefined, message: RpcRequest): Promise<void> {
+    const { requests } = this.#context
+    const id = requests.name(this, message.id, call?.id)
+    const { _meta: meta, ...rest } = message.params ?? {}
+    const tokens = isObject(meta) && meta.progressToken === message.id ? { ...meta, progressToken: id } : meta
+    try {
+      await this.#sendTo(call, { ...message, id, ...message.params === undefined ? {} : { params: { ...rest, ...meta === undefined ? {} : { _meta: tokens } } } })
+    } catch (error) {
+      requests.take(id)
+      throw error
+    }
   }
 
-  /** A cancellation names the request as it is called on the wire. */
-  #renamed (message: RpcNotification): RpcNotification {
-    if (message.method !== 'notifications/cancelled') return message
-    const wireId = this.#context.requests.find(this, message.params?.requestId as RpcId)
-    if (wireId === undefined) return message
-    this.#context.requests.take(wireId)
-    return { ...message, params: { ...message.params, requestId: wireId } }
+  /**
+   * The server gives one of its requests up: the cancellation follows it by the name it has on the wire, or goes to the
+   * standalone stream when its own is over.
+   *
+   * @returns false when no such request waits
+   */
+  async #withdraw (message: RpcNotification): Promise<boolean> {
+    const withdrawn = this.#context.requests.withdraw(this, message.params?.requestId as RpcId)
+    if (withdrawn === undefined) return false
+    const call = this.calls.get(withdrawn.stream ?? '')
+    const renamed = { ...message, params: { ...message.params, requestId: withdrawn.wireId } }
+    await this.#held(this.#sendTo(call, renamed).catch(error => this.#refused(error, call)))
+    return true
   }
 
   async #whenInitialized (): Promise<void> {
@@ -273,11 +285,6 @@ export class LiveSession implements McpTransport {
     this.#context.counters.dropped++
     this.#context.warn({ err: error, sid: this.sessionId, stream }, 'a message was dropped: it could not be logged')
   }
-}
-
-/** Tells a request that was sent again from another one under the same id. */
-function digestOf ({ id, method, params }: RpcRequest): string {
-  return createHash('sha256').update(JSON.stringify([id, method, params])).digest('base64url').slice(0, 22)
 }
 
 async function makeServer (context: Context, sid: string): Promise<McpServerLike> {

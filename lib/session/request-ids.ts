@@ -4,6 +4,8 @@ import type { RpcId } from './jsonrpc.ts'
 export interface ServerRequest<Owner> {
   readonly owner: Owner
   readonly id: RpcId
+  /** The stream of the call that it was made in. */
+  readonly stream: string | undefined
 }
 
 const WIRE_ID = /^r([0-9a-z]{8})\.([1-9][0-9]{0,15})$/
@@ -26,17 +28,19 @@ export class ServerRequests<Owner> {
     return this.#waiting.size
   }
 
-  /** The wire id of a request of `owner`, new or known. */
-  name (owner: Owner, id: RpcId): string {
+  /** A wire id for a request of `owner`, which waits for its answer from now on. */
+  name (owner: Owner, id: RpcId, stream: string | undefined): string {
     const wireId = `r${this.#replica}.${++this.#last}`
-    this.#waiting.set(wireId, { owner, id })
+    this.#waiting.set(wireId, { owner, id, stream })
     return wireId
   }
 
-  /** The wire id given to a request that still waits. */
-  find (owner: Owner, id: RpcId): string | undefined {
+  /** Its owner gives a request up: it waits no longer. */
+  withdraw (owner: Owner, id: RpcId): { wireId: string, stream: string | undefined } | undefined {
     for (const [wireId, request] of this.#waiting) {
-      if (request.owner === owner && request.id === id) return wireId
+      if (request.owner !== owner || request.id !== id) continue
+      this.#waiting.delete(wireId)
+      return { wireId, stream: request.stream }
     }
     return undefined
   }
