@@ -20,10 +20,10 @@ const LAYERS: ReadonlyArray<readonly [name: string, files: RegExp]> = [
   ['index', /^index\.ts$/]
 ]
 
-/** These stand beside the plugin: they see the pure files, themselves and, for the command, the client. */
+/** These stand beside the plugin. The client sees pure files alone; the command also the client, and the log to look into it. */
 const BESIDE: Record<string, RegExp> = {
   client: /^(event-id\.ts|client\/.*)$/,
-  cli: /^(event-id\.ts|client\/.*|cli\/.*)$/
+  cli: /^((event-id|resume|errors)\.ts|(client|cli|log)\/.*)$/
 }
 
 /** The types of options name what the plugin is given; nothing of these files runs in it. */
@@ -33,7 +33,7 @@ const LAWFUL = new Set(['options.ts > log/log.ts', 'options.ts > log/redis-log.t
 const PACKAGES: Record<string, RegExp> = {
   'fastify-plugin': /^index\.ts$/,
   fastify: /^(index|options|http\/.*)\.ts$/,
-  ioredis: /^(index|replica|log\/redis-log)\.ts$/,
+  ioredis: /^(index|replica|log\/redis-log|cli\/log-commands)\.ts$/,
   '@fastify/error': /^errors\.ts$/,
   'eventsource-parser': /^(client|cli)\//
 }
@@ -68,7 +68,7 @@ t.test('imports point down only', async t => {
   t.equal(upward.length, LAWFUL.size, 'every exception is needed')
 })
 
-t.test('the client and the command see the pure files only', async t => {
+t.test('what stands beside the plugin sees little of it', async t => {
   for (const [folder, allowed] of Object.entries(BESIDE)) {
     const stray = own.filter(({ from, to }) => from.startsWith(`${folder}/`) && !allowed.test(to))
     t.strictSame(stray.map(({ from, to }) => `${from} > ${to}`), [], folder)
@@ -90,7 +90,8 @@ t.test('no file needs itself while it is loaded', async t => {
 t.test('each package has its place', async t => {
   const packages = imports.filter(({ to }) => !to.endsWith('.ts') && !to.startsWith('node:'))
   for (const { from, to } of packages) t.match(from, PACKAGES[to] ?? /^nobody$/, `${from} imports ${to}`)
-  t.strictSame(imports.filter(({ to, from, isType }) => to === 'ioredis' && from !== 'index.ts' && !isType), [], 'only index makes a client')
+  const makers = imports.filter(({ to, isType }) => to === 'ioredis' && !isType).map(({ from }) => from)
+  t.strictSame(makers.filter(from => !/^(index|cli\/log-commands)\.ts$/.test(from)), [], 'only the two that are started by somebody make a client')
   t.strictSame(imports.filter(({ to, isType }) => to === 'fastify' && !isType), [], 'of Fastify only types')
 })
 

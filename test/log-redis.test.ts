@@ -9,6 +9,7 @@ import { Appender } from '../lib/log/appender.ts'
 import { Keys } from '../lib/log/keys.ts'
 import type { Log, LogEvent } from '../lib/log/log.ts'
 import { parseHint } from '../lib/log/redis-format.ts'
+import { RedisReplica } from '../lib/replica.ts'
 import { decideResume, type Decision } from '../lib/resume.ts'
 import { RECORD, TTL_MS, append, appended, newAppend, newSession, newestOf, nextNumber, readAll, redisLog } from './helpers/logs.ts'
 import { startFaultProxy } from './helpers/fault-proxy.ts'
@@ -312,7 +313,13 @@ for (const [what, options] of [
     await once(client, 'ready')
     const name = `${prefix}x:`
     if (options.keyPrefix !== undefined) t.teardown(async () => { for (const key of await keysUnder(redis, `mine:${name}`)) await redis.unlink(key) })
-    const log = redisLog(client, new Keys(name), { retention: { maxEvents: 4 } })
+    const keys = new Keys(name)
+    const log = redisLog(client, keys, { retention: { maxEvents: 4 } })
+    const hints: string[] = []
+    const replica = new RedisReplica({ id: 'b', redis: client, keys, onReconnect: () => {}, onMalformed: error => t.error(error) })
+    replica.on('hint', body => { hints.push(body) })
+    replica.on('terminated', () => {})
+    t.teardown(() => replica.close())
     const sid = await newSession(log, { principal: 'p', subscriptions: [] })
     await append(log, sid, A, ['', '{"n":1}'], { open: { id: 'x y', connection: 'c1' } })
     t.equal(await log.change(sid, { kind: 'subscribe', uri: 'file:///a' }), true)
@@ -326,6 +333,12 @@ for (const [what, options] of [
     t.match(await log.tick(sid, A, { replica: 'b', connection: 'c2' }, newest), { newest, fence: 2 })
     t.match((await log.unfinished(sid)).get(A), { request: { id: 'x y' }, carrier: { connection: 'c2' } })
     t.match(await log.record(sid), { principal: 'p' })
+    // Whether the subscription stands is seen by what comes through it.
+    await until(async () => {
+      if (hints.length === 0) await append(log, sid, A, ['{"n":4}'])
+      return hints.length > 0
+    }, 'a hint reaches the replica that carries the stream')
+    t.match(parseHint(hints[0]!), { sid, stream: A, fence: 2, events: [{ payload: '{"n":4}' }] })
     t.strictSame([await log.sessions(), await log.sessionsOf('p'), await log.terminate(sid), await log.sessions()], [[sid], [sid], true, []])
   })
 }
