@@ -1,9 +1,13 @@
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
+import { Carriers } from '../lib/carriers.ts'
+import { newCounters } from '../lib/counters.ts'
 import { DuplicateRequest, LogAway, NotAppended } from '../lib/errors.ts'
 import { Appender, type AppenderOptions } from '../lib/log/appender.ts'
 import type { Append, AppendReply, Appended, Log } from '../lib/log/log.ts'
 import { MemoryLog } from '../lib/log/memory-log.ts'
+import { patiently } from '../lib/log/patience.ts'
+import { Outbox } from '../lib/outbox.ts'
 import { RECORD, RETENTION, TTL_MS, newSession, readAll } from './helpers/logs.ts'
 import { seededRandom } from './helpers/random.ts'
 import type { Owner } from './helpers/teardown.ts'
@@ -278,4 +282,63 @@ t.test('what is told of an append comes before its promises', async t => {
   const { appender } = await rig(t, undefined, { onAppended: ({ events }) => { order.push(`told ${events.map(({ payload }) => payload).join()}`) } })
   await Promise.all(['', 'a', 'b'].map(payload => appender.append(payload).then(() => { order.push(`resolved ${payload}`) })))
   t.strictSame(order, ['told ', 'resolved ', 'told a,b', 'resolved a', 'resolved b'])
+})
+
+t.test('patience: a log that is away is asked again for a while, anything else is told at once', async t => {
+  let tries = 0
+  t.equal(await patiently(10_000, async () => {
+    if (++tries < 3) throw new LogAway('away')
+    return 'there'
+  }), 'there')
+  t.equal(tries, 3)
+  tries = 0
+  const away = async (): Promise<never> => {
+    tries++
+    throw new LogAway('away')
+  }
+  await t.rejects(patiently(250, away), LogAway)
+  t.ok(tries >= 2, `asked ${tries} times`)
+  tries = 0
+  await t.rejects(patiently(0, away), LogAway)
+  t.equal(tries, 1)
+  await t.rejects(patiently(10_000, async () => { throw new RangeError('other') }), RangeError)
+})
+
+t.test('outbox: one appender for all who write to a standalone stream, tokens that never repeat, and one warning', async t => {
+  const log = new MemoryLog({ ...RETENTION, maxEvents: 2 })
+  t.teardown(() => log.close())
+  const carriers = new Carriers()
+  const hinted: string[] = []
+  carriers.hint = ({ stream, events }) => { hinted.push(`${stream}:${events.map(({ payload }) => payload).join()}`) }
+  const counters = newCounters()
+  const warnings: string[] = []
+  const outbox = new Outbox({ log, replica: 'a', carriers, counters, maxQueuedBytes: 1000, warn: (_details, message) => { warnings.push(message) } })
+  const [sid, other] = [await newSession(log), await newSession(log)]
+  const first = outbox.standalone(sid)
+  t.equal(outbox.standalone(sid), first)
+  t.not(outbox.standalone(other), first)
+  t.strictSame([outbox.nextToken(), outbox.nextToken()], [1, 2])
+
+  await Promise.all(['1', '2', '3', '4'].map(payload => first.append(payload)))
+  t.strictSame(hinted, [], 'nobody carries it here')
+  await log.attach(sid, '1', { replica: 'b', connection: 'c' })
+  await first.append('5')
+  t.strictSame(hinted, [], 'nor is it told here what another replica carries')
+  await log.attach(sid, '1', { replica: 'a', connection: 'c' })
+  await log.attach(sid, '1', { replica: 'a', connection: 'd' })
+  await first.append('6')
+  t.strictSame(hinted, ['1:6'])
+  t.equal(counters.evictedEarly, 5)
+  t.equal(warnings.length, 1, 'early eviction is told once per session')
+
+  const overflowed: string[] = []
+  const call = outbox.request(sid, STREAM, OPEN, () => { overflowed.push('ended') })
+  const kept = [call.append(''), call.append('x'.repeat(1000))]
+  await t.rejects(call.append('y'), NotAppended)
+  await Promise.all(kept)
+  t.strictSame([counters.overflowed, overflowed, warnings.length], [1, ['ended'], 2])
+
+  await setImmediate()
+  outbox.sweep()
+  t.not(outbox.standalone(sid), first, 'what has nothing to do is forgotten')
 })
