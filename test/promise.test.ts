@@ -112,6 +112,8 @@ for (const backend of backends) {
     }
     end.abort()
     await producer
+    // The last of the old connections has gone by now; its end must not cut off the newest.
+    await emitData(a.app, session.sessionId, ++sent, sent)
     while (events.at(-1)?.offset !== sent) events.push(...eventsOf([await answer.stream.next()]))
     t.strictSame(events.map(({ offset }) => offset), offsets(1, sent))
     t.strictSame(dataOf(events).map(({ i }) => i), offsets(1, sent))
