@@ -126,11 +126,12 @@ t.test('B20, B58: the log vanishes alone: nothing is resumed with a hole, and th
 
   const next = (await append(log, sid, '1', ['{"n":5}'])).events[0]!
   t.strictSame([next.id.seq, next.id.offset, next.predecessor!.seq], [9, 3, 3], 'the numbers go on')
+  // Seen without a snapshot, which repairs as well.
+  t.match((await log.inspect(sid))!, { events: 1, eventsFound: 1, floor: 9 })
+  t.match(await log.stream(sid, 'bbbbbbbb'), { finished: true, evicted: { offset: 1 } })
   t.match(await log.snapshot(sid, '', next.id), { head: 9, floor: 9, retained: true })
   t.strictSame(await told([...standalone, next]), ['missed 2', 'missed 1', 'replay', 'caught-up'])
   t.strictSame(await told(call), ['missed 2', 'missed 1', 'caught-up'], 'the other streams are repaired as well')
-  t.match((await log.inspect(sid))!, { events: 1, eventsFound: 1, floor: 9 })
-  t.match(await log.stream(sid, 'bbbbbbbb'), { finished: true, evicted: { offset: 1 } })
   await append(log, sid, A, ['{"n":6}'])
   t.strictSame(payloadsOf(await readAll(log, sid, A, call[2]!.id)), ['{"n":6}'])
   t.ok(await redis.pttl(entries) > TTL_MS / 2, 'and it will go with the session')
