@@ -92,13 +92,20 @@ for (const backend of backends) {
         ['{"jsonrpc":"2.0","id":"x","method":5}', 400, -32600, 'x'],
         ['{"jsonrpc":"2.0","id":4,"method":"ping","params":[]}', 400, -32600, 4],
         ['{"jsonrpc":"2.0","id":5}', 400, -32600, null],
-        ['{"jsonrpc":"2.0","id":5,"result":{},"error":{}}', 400, -32600, null]
+        ['{"jsonrpc":"2.0","id":5,"result":{},"error":{}}', 400, -32600, null],
+        ['{"jsonrpc":"2.0","id":5,"error":{}}', 400, -32600, null],
+        // The SDKs drop these without an answer; the client would wait for ever.
+        ['{"jsonrpc":"2.0","id":6,"method":"ping","params":{"_meta":"x"}}', 400, -32600, 6],
+        ['{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"echo","_meta":{"progressToken":[]}}}', 400, -32600, 6],
+        ['{"jsonrpc":"2.0","id":6,"method":"initialize","params":{"_meta":{"io.modelcontextprotocol/related-task":1}}}', 400, -32600, 6]
       ]
       for (const [body, status, code, id] of cases) {
         const answer = await post(url, body, session.headers)
         t.equal(answer.status, status, body)
         t.strictSame([answer.json().jsonrpc, answer.json().error.code, answer.json().id], ['2.0', code, id], body)
       }
+      t.strictSame((await post(url, '{"jsonrpc":"2.0","id":7,"method":"ping","extra":1}', session.headers)).json(),
+        { jsonrpc: '2.0', id: 7, result: {} }, 'a member that JSON-RPC does not know is left out')
       for (const type of ['text/plain', 'application/xml', 'application/x-www-form-urlencoded', '']) {
         const answer = await post(url, rpc(1, 'echo', { text: 'x' }), { ...session.headers, 'content-type': type })
         t.equal(answer.status, 415, type)

@@ -45,15 +45,31 @@ export function isResponse (message: RpcMessage): message is RpcResponse {
   return !('method' in message)
 }
 
-/** A message, or undefined for anything that is none: the checks of JSON-RPC 2.0 and MCP (an id is a string or an integer). */
+/**
+ * A message, or undefined for anything that is none: the checks of JSON-RPC 2.0 and MCP (an id is a string or an
+ * integer). Only the members that JSON-RPC knows are kept, and `_meta` has the shape that MCP gives it: the SDKs drop
+ * what is not so without an answer, and the client would wait for ever.
+ */
 export function asMessage (value: unknown): RpcMessage | undefined {
   if (!isObject(value) || value.jsonrpc !== '2.0') return undefined
-  const hasId = 'id' in value
-  if (hasId && typeof value.id !== 'string' && !Number.isSafeInteger(value.id)) return undefined
+  const { id, method, params, result, error } = value
+  if ('id' in value && typeof id !== 'string' && !Number.isSafeInteger(id)) return undefined
+  const head = { jsonrpc: '2.0', ...'id' in value ? { id } : {} }
   if ('method' in value) {
-    if (typeof value.method !== 'string' || (value.params !== undefined && !isObject(value.params))) return undefined
-  } else if (!hasId || isObject(value.result) === isObject(value.error)) return undefined
-  return value as unknown as RpcMessage
+    if (typeof method !== 'string' || (params !== undefined && !(isObject(params) && isMeta(params._meta)))) return undefined
+    return { ...head, method, ...params === undefined ? {} : { params } } as RpcMessage
+  }
+  if (!('id' in value) || isObject(result) === isObject(error)) return undefined
+  if (isObject(result)) return isMeta(result._meta) ? { ...head, result } as RpcResponse : undefined
+  return isObject(error) && Number.isSafeInteger(error.code) && typeof error.message === 'string' ? { ...head, error } as unknown as RpcResponse : undefined
+}
+
+function isMeta (meta: unknown): boolean {
+  if (meta === undefined) return true
+  if (!isObject(meta)) return false
+  const { progressToken, 'io.modelcontextprotocol/related-task': task } = meta
+  return (progressToken === undefined || typeof progressToken === 'string' || Number.isSafeInteger(progressToken)) &&
+    (task === undefined || (isObject(task) && typeof task.taskId === 'string'))
 }
 
 export function rpcError (id: RpcId | null, code: number, message: string, data?: unknown): object {
