@@ -52,9 +52,11 @@ export class Inbox {
     await this.#cancelHere(sid, requestId, params)
     for (const [stream, { request }] of await context.log.unfinished(sid)) {
       if (request?.id !== requestId) continue
-      await context.log.append(sid, { stream, events: [], finish: true, token: { replica: replica.id, n: context.outbox.nextToken() } })
+      const reply = await context.log.append(sid, { stream, events: [], finish: true, token: { replica: replica.id, n: context.outbox.nextToken() } })
+      // The stream may be carried here although its call runs elsewhere.
+      if (reply.status === 'appended') context.outbox.deliver(sid, stream, reply)
     }
-    await replica.announce('cancel', JSON.stringify({ sid, requestId, params }))
+    await replica.announce('cancel', JSON.stringify({ sid, requestId, params })).catch(() => { /* the runner looks at the log now and then */ })
   }
 
   async #cancelHere (sid: string, requestId: RpcId, params: Record<string, unknown>): Promise<void> {
