@@ -16,7 +16,12 @@ import type { Flaw } from './helpers/flawed-servers.ts'
 import { freePort } from './helpers/port.ts'
 import type { Owner } from './helpers/teardown.ts'
 
-const TICK = [{ tool: 'tick', args: { n: 12, ms: 30 } }]
+// Nearly all of a probe is waiting, so several share the process.
+t.jobs = 3
+
+const PATIENT_MS = 5000
+const HANG_MS = 1200
+const TICK = [{ tool: 'tick', args: { n: 12, ms: 50 } }]
 
 interface Case {
   readonly flaw: Flaw
@@ -24,6 +29,10 @@ interface Case {
   readonly weakness?: readonly [scenario: string, weakness: string]
   readonly cause?: RegExp
   readonly exitCode: 0 | 1 | 2
+  /** A hang takes this long to show, every time. */
+  readonly timeoutMs?: number
+  /** The pause between two messages: how late a resume may be and still meet a running call. */
+  readonly ms?: number
 }
 
 const SOUND = { 'unique IDs': 'correct', 'exact cursor': 'correct', 'caught up': 'correct', 'second drop': 'correct', 'first event': 'correct' }
@@ -34,13 +43,13 @@ const CASES: readonly Case[] = [
   { flaw: 'per-stream counter', verdicts: { ...SOUND, 'unique IDs': 'rebase', 'first event': 'duplicate' }, cause: /counted per stream/, exitCode: 1 },
   { flaw: 'replays everything', verdicts: { 'exact cursor': 'duplicate', 'caught up': 'duplicate', 'finished stream': 'duplicate', garbage: 'duplicate' }, cause: /cursor is not used/, exitCode: 1 },
   { flaw: 'clamps to the floor', verdicts: { 'exact cursor': 'correct', 'caught up': 'correct', 'older than retained': 'silent gap' }, cause: /clamped to the oldest/, exitCode: 1 },
-  { flaw: 'silent when caught up', verdicts: SOUND, weakness: ['caught up', 'silent when caught up'], exitCode: 0 },
-  { flaw: 'never answers', verdicts: { 'exact cursor': 'hang', 'half-open': 'hang', garbage: 'hang' }, cause: /even an exact cursor gets nothing/, exitCode: 1 },
-  { flaw: 'deaf', verdicts: { 'exact cursor': 'hang', 'caught up': 'hang', 'finished stream': 'hang' }, cause: /even an exact cursor gets nothing/, exitCode: 1 },
-  { flaw: 'drips', verdicts: { 'exact cursor': 'hang', 'caught up': 'hang' }, exitCode: 1 },
-  { flaw: 'replays without joining', verdicts: { 'exact cursor': 'hang', 'caught up': 'hang', 'first event': 'correct' }, cause: /not joined to the running call/, exitCode: 1 },
+  { flaw: 'silent when caught up', verdicts: SOUND, weakness: ['caught up', 'silent when caught up'], exitCode: 0, ms: 100 },
+  { flaw: 'never answers', verdicts: { 'exact cursor': 'hang', 'half-open': 'hang', garbage: 'hang' }, cause: /even an exact cursor gets nothing/, exitCode: 1, timeoutMs: HANG_MS },
+  { flaw: 'deaf', verdicts: { 'exact cursor': 'hang', 'caught up': 'hang', 'finished stream': 'hang' }, cause: /even an exact cursor gets nothing/, exitCode: 1, timeoutMs: HANG_MS },
+  { flaw: 'drips', verdicts: { 'exact cursor': 'hang', 'caught up': 'hang' }, exitCode: 1, timeoutMs: HANG_MS },
+  { flaw: 'replays without joining', verdicts: { 'caught up': 'hang', 'first event': 'correct' }, cause: /not joined to the running call/, exitCode: 1, timeoutMs: HANG_MS },
   { flaw: 'loops', verdicts: { 'exact cursor': 'reconnect loop', 'caught up': 'reconnect loop', 'finished stream': 'correct' }, weakness: ['finished stream', 'ends with 200'], cause: /ended at once with 200/, exitCode: 1 },
-  { flaw: 'forgets while away', verdicts: { ...SOUND, 'exact cursor': 'silent gap' }, cause: /Nothing is stored while no client/, exitCode: 1 },
+  { flaw: 'forgets while away', verdicts: { 'exact cursor': 'silent gap', 'first event': 'correct' }, cause: /Nothing is stored while no client/, exitCode: 1 },
   { flaw: 'trusts any cursor', verdicts: { ...SOUND, 'ahead of the head': 'rebase', garbage: 'silent gap' }, cause: /treated as “nothing missed”/, exitCode: 1 },
   { flaw: 'leaks', verdicts: { ...SOUND, 'other session': 'leak' }, cause: /another client's messages/, exitCode: 1 },
   { flaw: 'refuses', verdicts: { 'exact cursor': 'explicit refusal', 'caught up': 'explicit refusal', garbage: 'correct' }, cause: /nothing to resume from/, exitCode: 1 },
@@ -51,11 +60,11 @@ const CASES: readonly Case[] = [
 ]
 
 t.test('says what is wrong with a flawed server, and why', async t => {
-  t.jobs = 5
-  for (const { flaw, verdicts, weakness, cause, exitCode } of CASES) {
+  t.jobs = 6
+  for (const { flaw, verdicts, weakness, cause, exitCode, timeoutMs = PATIENT_MS, ms = 50 } of CASES) {
     t.test(flaw, async t => {
       const { url } = await startFlawedServer(t, flaw)
-      const report = await diagnose(url, { floodEvents: 40 })
+      const report = await diagnose(url, { floodEvents: 40, timeoutMs, wanted: [{ tool: 'tick', args: { n: 12, ms } }] })
       t.match(verdictsOf(report), verdicts)
       t.equal(exitCodeOf(report), exitCode)
       if (cause !== undefined) t.match(report.causes.join('\n'), cause)
@@ -81,12 +90,12 @@ t.test('says “nothing promised” of a server without IDs', async t => {
 
 t.test('the standalone stream', async t => {
   t.jobs = 3
-  const wanted = [{ tool: 'emit', args: { n: 12, ms: 30 } }]
+  const wanted = [{ tool: 'emit', args: { n: 12, ms: 50 } }]
   const cases: Array<[Flaw, string, number]> = [['none', 'correct', 0], ['forgets while away', 'silent gap', 1], ['deaf', 'hang', 1]]
   for (const [flaw, verdict, exitCode] of cases) {
     t.test(flaw, async t => {
       const { url } = await startFlawedServer(t, flaw, [emitTool(false)])
-      const report = await diagnose(url, { wanted })
+      const report = await diagnose(url, { wanted, timeoutMs: flaw === 'deaf' ? HANG_MS : PATIENT_MS })
       t.equal(verdictsOf(report)['exact cursor, standalone'], verdict)
       t.equal(exitCodeOf(report), exitCode)
       if (exitCode === 1) t.match(report.causes[0], /^On the standalone stream: /)
@@ -130,7 +139,7 @@ t.test('the command', async t => {
     t.teardown(() => rm(directory, { recursive: true }))
     const { url } = await startFlawedServer(t, 'replays everything')
     const svg = join(directory, 'out.svg')
-    const args = [url, '--tool', 'tick', '--args', '{"n":6,"ms":20}', '--timeout', '500', '--flood', '0']
+    const args = [url, '--tool', 'tick', '--args', '{"n":6,"ms":20}', '--timeout', '5000', '--flood', '0']
     const json = await command([...args, '--json', '--svg', svg])
     t.equal(json.code, 1)
     t.match(JSON.parse(json.stdout), { summary: 'flawed', exitCode: 1, scenarios: [{ name: 'unique IDs' }, { name: 'exact cursor', verdict: 'duplicate', sound: false }] })
@@ -144,7 +153,7 @@ t.test('the command', async t => {
 
   t.test('paints on a terminal, unless NO_COLOR is set', async t => {
     const { url } = await startFlawedServer(t, 'refuses')
-    const args = [url, '--tool', 'tick', '--args', '{"n":4,"ms":5}', '--timeout', '500', '--flood', '0']
+    const args = [url, '--tool', 'tick', '--args', '{"n":4,"ms":5}', '--timeout', '5000', '--flood', '0']
     t.match((await command(args, { isTTY: true })).stdout, '\u001b[31mexplicit refusal')
     t.notMatch((await command(args, { isTTY: true, env: { NO_COLOR: '1' } })).stdout, '\u001b')
   })
@@ -185,7 +194,7 @@ t.test('the command', async t => {
 })
 
 function diagnose (url: string, options: Partial<ProbeOptions> = {}): Promise<Report> {
-  return probe({ url: new URL(url), headers: {}, protocol: '2025-11-25', timeoutMs: 700, wanted: TICK, log: () => {}, ...options })
+  return probe({ url: new URL(url), headers: {}, protocol: '2025-11-25', timeoutMs: PATIENT_MS, wanted: TICK, log: () => {}, ...options })
 }
 
 function verdictsOf (report: Report): Record<string, string> {

@@ -17,7 +17,7 @@ const NUMBER = /^\d{1,16}$/
 /** Infers the shape; one ID alone shows only whether it is a plain integer. */
 export function inferIdShape (ids: readonly string[]): IdShape {
   const rows = ids.map(parts)
-  const width = Math.min(...rows.map(row => row.length))
+  const width = ids.length === 0 ? 0 : Math.min(...rows.map(row => row.length))
   const numbers: number[] = []
   const counters: number[] = []
   for (let column = 0; column < width; column++) {

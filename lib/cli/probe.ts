@@ -12,7 +12,6 @@ import type { Reference, Whole } from './reference.ts'
 import { scenarios, standaloneScenarios } from './scenarios.ts'
 import type { Lab } from './scenarios.ts'
 import { judge } from './verdict.ts'
-import type { Judgement } from './verdict.ts'
 import { putInWords } from './words.ts'
 
 export interface ProbeOptions {
@@ -51,6 +50,7 @@ export interface Report {
 
 // More than the 100 and the 1000 that measured servers keep.
 const FLOOD_EVENTS = 1200
+const TOO_QUICK = 'Every message was a replay: the call is too quick to show whether a resumed connection joins one that still runs. A slower --tool would.'
 const TOTAL_MS = 60_000
 const TOTAL_TIMEOUTS = 15
 
@@ -92,7 +92,9 @@ export async function probe (options: ProbeOptions): Promise<Report> {
       const primary = call === discovery.found[0]?.call && carrier === discovery.found[0].carrier
       reports.push(...await runScenarios(lab, primary, log))
     }
-    return { ...about, summary: summarize(reports.map(({ judgement }) => judgement), reports), streams, scenarios: reports, causes: explain(reports) }
+    const summary = summarize(reports)
+    const quick = summary === 'sound' && !reports.some(({ seen }) => seen.resumes.some(({ got }) => got.some(({ live }) => live)))
+    return { ...about, summary, ...(quick && { because: TOO_QUICK }), streams, scenarios: reports, causes: explain(reports) }
   } finally {
     await session.terminate()
   }
@@ -135,8 +137,8 @@ function report (seen: Observation): ScenarioReport {
   return { name: seen.scenario, carrier: seen.carrier, seen, judgement, words: putInWords(seen, judgement) }
 }
 
-function summarize (judgements: readonly Judgement[], reports: readonly ScenarioReport[]): Report['summary'] {
-  if (judgements.some(({ sound }) => sound === false)) return 'flawed'
+function summarize (reports: readonly ScenarioReport[]): Report['summary'] {
+  if (reports.some(({ judgement }) => judgement.sound === false)) return 'flawed'
   // Without a resume that worked nothing is proven, however many refusals were polite.
   return reports.some(({ name, judgement }) => name === 'exact cursor' && judgement.sound === true) ? 'sound' : 'could not tell'
 }

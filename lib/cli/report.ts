@@ -55,7 +55,7 @@ function conclusion (report: Report, paint: Paint): string[] {
   const flawed = judged.filter(({ judgement }) => judgement.sound === false)
   switch (report.summary) {
     case 'sound':
-      return [paint(`Sound: ${judged.length} of ${judged.length} scenarios that could be judged.`, 'green')]
+      return [paint(`Sound: ${judged.length} of ${judged.length} scenarios that could be judged.`, 'green'), ...wrap(report.because ?? '', WIDTH)]
     case 'flawed':
       return [
         paint(`Flawed: ${flawed.length} of ${judged.length} scenarios.`, 'red'),
