@@ -131,6 +131,18 @@ for (const backend of backends) {
       })
     }
 
+    await t.test('whatever version the server negotiates is served, under the header that says so', async t => {
+      const { url } = await startApp(t, backend)
+      for (const asked of ['2024-10-07', '2024-11-05', ...VERSIONS, '2026-07-28', '1999-01-01', 'new']) {
+        const session = await initialize(url, { protocolVersion: asked })
+        t.equal(session.protocolVersion, /^202[45]/.test(asked) ? asked : '2025-11-25')
+        t.equal((await session.request('ping')).status, 200, asked)
+        const { status, stream } = await session.listen()
+        t.equal(status, 200, asked)
+        if (session.protocolVersion === '2025-11-25') t.equal((await stream.next()).data, '')
+      }
+    })
+
     await t.test('quick methods are JSON, and nothing of them is logged', async t => {
       const { url } = await startApp(t, backend)
       const session = await initialize(url)

@@ -3,8 +3,8 @@ import { RpcCode } from '../errors.ts'
 import { parseEventId, type EventId } from '../event-id.ts'
 import { Refusal } from './refusal.ts'
 
-/** Versions with sessions that this endpoint serves, newest first. */
-export const SESSION_VERSIONS = ['2025-11-25', '2025-06-18', '2025-03-26', '2024-11-05']
+/** Versions with sessions that this endpoint serves, newest first: all that an SDK server may negotiate. */
+export const SESSION_VERSIONS = ['2025-11-25', '2025-06-18', '2025-03-26', '2024-11-05', '2024-10-07']
 
 /** What a request without the version header speaks (2025-11-25, Transports, "Protocol Version Header"). */
 const ASSUMED_VERSION = '2025-03-26'
