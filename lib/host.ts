@@ -1,6 +1,6 @@
 import type { Carriers } from './carriers.ts'
 import type { Counters } from './counters.ts'
-import { InvalidNotification, SessionGone } from './errors.ts'
+import { InvalidNotification } from './errors.ts'
 import { STANDALONE } from './event-id.ts'
 import type { Log, SessionRecord } from './log/log.ts'
 import type { Outbox } from './outbox.ts'
@@ -64,7 +64,6 @@ export class McpHost {
    */
   async notify (sessionId: string, notification: Notification): Promise<void> {
     const payload = encodeNotification(notification)
-    if (await this.#options.log.record(sessionId) === undefined) throw new SessionGone(sessionId)
     await this.#options.outbox.standalone(sessionId).append(payload)
   }
 

@@ -2,7 +2,7 @@ import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import t from 'tap'
 import { Carriers } from '../lib/carriers.ts'
 import { newCounters } from '../lib/counters.ts'
-import { DuplicateRequest, LogAway, NotAppended } from '../lib/errors.ts'
+import { DuplicateRequest, LogAway, NotAppended, SessionGone } from '../lib/errors.ts'
 import { Appender, type AppenderOptions } from '../lib/log/appender.ts'
 import type { Append, AppendReply, Appended, Log } from '../lib/log/log.ts'
 import { MemoryLog } from '../lib/log/memory-log.ts'
@@ -274,7 +274,7 @@ t.test('a stream that the log has lost is opened again, once, also when that ans
   t.strictSame(new Set(opening.map(({ token }) => token.n)).size, 1, 'under one token')
 
   await log.terminate(sid)
-  await t.rejects(appender.append('{}'), NotAppended, 'a session that is gone is not')
+  await t.rejects(appender.append('{}'), SessionGone, 'a session that is gone is not')
 })
 
 t.test('what is told of an append comes before its promises', async t => {

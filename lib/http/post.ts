@@ -1,5 +1,5 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { DuplicateRequest, LogAway, RpcCode, TooManySessions } from '../errors.ts'
+import { DuplicateRequest, LogAway, RpcCode, SessionGone, TooManySessions } from '../errors.ts'
 import type { Carrier, Snapshot } from '../log/log.ts'
 import { encodeComment, encodeJson, encodeMessage } from '../sse.ts'
 import type { AnswerMode } from '../session/call.ts'
@@ -188,6 +188,7 @@ export class Post {
   /** A request that was not started: its own error under its own id, with a status that no client takes for the end. */
   async #failed (request: FastifyRequest, reply: FastifyReply, message: RpcRequest, accepted: Accepted, error: unknown): Promise<FastifyReply> {
     if (error instanceof LogAway) return await this.#endpoint.away(reply, [message], false, error)
+    if (error instanceof SessionGone) throw error
     request.log.error({ err: error }, 'a request could not be served')
     return await this.#sendJson(reply, rpcError(message.id, RpcCode.internal, 'The request could not be served'), accepted)
   }

@@ -1,5 +1,5 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { RpcCode } from '../errors.ts'
+import { RpcCode, SessionGone } from '../errors.ts'
 import type { Endpoint } from './endpoint.ts'
 import { get } from './get.ts'
 import { readSessionId, readVersion } from './headers.ts'
@@ -23,6 +23,8 @@ export function registerRoutes (scope: FastifyInstance, endpoint: Endpoint): voi
   parseJson(scope, config.bodyLimit)
   scope.setErrorHandler(async (error, request, reply) => {
     if (error instanceof Refusal) return await error.send(reply, idOf(request.body))
+    // It ended after it had been found.
+    if (error instanceof SessionGone) return await SESSION_NOT_FOUND.send(reply)
     // JSON.parse takes any depth; what recurses afterwards does not.
     if (error instanceof RangeError && /call stack/.test(error.message)) {
       return await new Refusal(400, RpcCode.invalidRequest, 'The body is nested too deeply').send(reply, idOf(request.body))

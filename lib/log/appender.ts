@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { DuplicateRequest, LogAway, NotAppended } from '../errors.ts'
+import { DuplicateRequest, LogAway, NotAppended, SessionGone } from '../errors.ts'
 import type { EventId } from '../event-id.ts'
 import type { Append, Appended, AppendReply, Log, NewEvent } from './log.ts'
 import { newTag } from './tags.ts'
@@ -60,7 +60,8 @@ export class Appender {
   /**
    * Appends one message; resolves with its ID when it is in the log.
    *
-   * @throws NotAppended when the log refuses it, or too much waits already.
+   * @throws NotAppended when the log refuses it, or too much waits already; SessionGone when there is no such session
+   * any more.
    */
   append (payload: string, final = false): Promise<EventId> {
     // A final response is taken in any case: the client waits for it, and nothing follows.
@@ -111,7 +112,8 @@ export class Appender {
       } else if (reply.status === 'duplicate') {
         for (const { reject } of batch) reject(new DuplicateRequest(reply.stream))
       } else {
-        const error = new NotAppended(this.#options.stream, `the log says "${reply.status}"`)
+        const { sid, stream } = this.#options
+        const error = reply.status === 'gone' ? new SessionGone(sid) : new NotAppended(stream, `the log says "${reply.status}"`)
         for (const { reject } of batch) reject(error)
       }
     }
