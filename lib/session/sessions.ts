@@ -19,6 +19,8 @@ export interface SessionsOptions {
   readonly handshakeMs: number
   /** A live instance that serves nothing for this long, in ms, is let go. */
   readonly idleMs: number
+  /** Time between the ticks of a stream, in ms. */
+  readonly keepAliveMs: number
   readonly maxSessionsPerPrincipal: number
   /** What happens to one session too many. */
   readonly onSessionLimit: 'evict' | 'refuse'
@@ -53,7 +55,7 @@ export class Sessions {
       if (from !== replica.id) void this.#refresh(sid!)
     })
     // Often enough that no session expires between two looks.
-    this.#timer = setInterval(() => { void this.#maintain() }, Math.min(MAINTAIN_MS, options.sessionTtlMs / 3)).unref()
+    this.#timer = setInterval(() => { void this.#maintain() }, Math.min(MAINTAIN_MS, options.sessionTtlMs / 3, options.handshakeMs / 3)).unref()
   }
 
   get size (): number {
@@ -190,7 +192,9 @@ export class Sessions {
   }
 
   async #end (sid: string): Promise<void> {
-    this.#options.carriers.endSession(sid)
+    const { carriers, context } = this.#options
+    context.log.forget(sid)
+    carriers.endSession(sid)
     const live = this.#live.get(sid)
     this.#live.delete(sid)
     await live?.making.then(session => session.close(), () => {})
@@ -213,8 +217,9 @@ export class Sessions {
 
   /** Keeps sessions alive that are in use here, ends what ended elsewhere unheard, and lets idle instances go. */
   async #maintain (): Promise<void> {
-    const { context, carriers, idleMs } = this.#options
-    const busy = new Set([...carriers.all()].map(({ sid }) => sid))
+    const { context, carriers, idleMs, sessionTtlMs, handshakeMs, keepAliveMs } = this.#options
+    // Streams keep their sessions alive themselves, once a tick, unless a session's life is shorter than that.
+    const busy = new Set(Math.min(sessionTtlMs, handshakeMs) > keepAliveMs ? [] : [...carriers.all()].map(({ sid }) => sid))
     for (const [sid, live] of [...this.#live]) {
       const { session } = live
       if (session === undefined) continue
@@ -241,7 +246,7 @@ export class Sessions {
     const { context } = this.#options
     const state = await context.log.tick(session.sessionId, call.id, { replica: context.replica, connection: '-' }, opening)
     if (state?.finished === true && !call.over) await session.cancel(call, { reason: 'The request was cancelled' })
-    if (state === undefined && await context.log.record(session.sessionId) === undefined) await this.#end(session.sessionId)
+    if (state === undefined && await context.log.record(session.sessionId) === undefined) await this.terminate(session.sessionId)
   }
 
   /** Makes room for one more session of a principal, or refuses it. */
