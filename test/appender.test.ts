@@ -251,7 +251,7 @@ t.test('refusals reject with what the log says', async t => {
   })
   await t.rejects(twin.append(''), new DuplicateRequest(STREAM))
   await log.terminate(sid)
-  await t.rejects(appender.append('{}'), { code: 'MCP_RESUME_ERR_NOT_APPENDED', message: /gone/ })
+  await t.rejects(appender.append('{}'), { code: 'MCP_RESUME_ERR_SESSION_GONE', message: sid })
 })
 
 t.test('a stream that the log has lost is opened again, once, also when that answer is lost too', async t => {
