@@ -319,7 +319,7 @@ for (const { name, open } of BACKENDS) {
         const sid = await newSession(log)
         await elapse(sid, 40_000)
         await activity(sid, await newestOf(log, sid, STANDALONE))
-        await elapse(sid, 59_000 + longer)
+        await elapse(sid, 55_000 + longer)
         t.ok(await log.record(sid), `${what} keeps it`)
         await elapse(sid, 70_000 + longer)
         t.equal(await log.record(sid), undefined, `not for ever: ${what}`)
@@ -361,10 +361,10 @@ for (const { name, open } of BACKENDS) {
       const { log, elapse } = await open(t, { windowMs: 30_000 })
       const sid = await newSession(log)
       for (let i = 0; i < 4; i++) await append(log, sid, STANDALONE, Array(50).fill('{}'))
-      await elapse(sid, 29_000)
+      await elapse(sid, 25_000)
       t.match(await look(log, sid), { head: 201, floor: 1 })
       await append(log, sid, STANDALONE, ['{}'])
-      await elapse(sid, 2000)
+      await elapse(sid, 6000)
       t.match(await look(log, sid), { head: 202, floor: 1 }, 'nothing goes but at append')
       const floors = []
       for (let i = 0; i < 4; i++) {
