@@ -179,6 +179,8 @@ export interface Log {
   change (sid: string, change: Change): Promise<boolean>
   /** Ends the session: nothing of it remains. @returns whether it was there. */
   terminate (sid: string): Promise<boolean>
+  /** The session has ended elsewhere: nothing that was put off is written for it. */
+  forget (sid: string): void
   /** Every stream of the session that is not finished. */
   unfinished (sid: string): Promise<ReadonlyMap<string, StreamState>>
   /** IDs of the sessions that may be alive. */

@@ -204,6 +204,8 @@ export class MemoryLog implements Log {
     return there
   }
 
+  forget (): void {}
+
   async unfinished (sid: string): Promise<ReadonlyMap<string, StreamState>> {
     const open = [...this.#find(sid)?.streams ?? []].filter(([, stream]) => !stream.finished && stream.request !== undefined)
     return new Map(open.map(([name, stream]) => [name, stateOf(stream)]))

@@ -7,6 +7,7 @@ import type {
   Append, AppendReply, Attached, Carrier, Change, Log, LogEvent, Page, Refusal, Retention, SessionRecord, Snapshot, StreamState
 } from './log.ts'
 import { formatRequest, markOf, parseCarrier, parseEntry, parseRecord, parseStream } from './redis-format.ts'
+import { SessionIndex } from './session-index.ts'
 import { newTag } from './tags.ts'
 
 export type RedisClient = Redis | Cluster
@@ -46,7 +47,6 @@ const SCRIPTS = ['create', 'snapshot', 'append', 'read', 'attach', 'detach', 'ti
 type ScriptName = typeof SCRIPTS[number]
 
 const REMEMBERED_SESSIONS = 10_000
-const INDEX_MARGIN = 1.25
 
 /** The log in Redis: two keys a session, one script a step. Speaks ioredis, returns plain values. */
 export class RedisLog implements Log {
@@ -54,23 +54,18 @@ export class RedisLog implements Log {
   readonly #scripts: Record<ScriptName, Script>
   /** Highest number this replica has seen in a session, so that a failover which lost the newest cannot issue it again. */
   readonly #seen = new Map<string, number>()
-  /** Sessions used here since the index last heard of them. */
-  readonly #active = new Set<string>()
+  readonly #index: SessionIndex
 
   constructor (options: RedisLogOptions) {
     this.#options = options
     this.#scripts = defineScripts(options.redis)
+    this.#index = new SessionIndex({ ...options, answer: async command => await this.#answer(command), note: this.#scripts.index })
   }
 
   async create (sid: string, record: SessionRecord, ttlMs: number): Promise<void> {
     const { version, initialize, capabilities, principal } = record
     await this.#call('create', sid, JSON.stringify({ version, initialize, capabilities }), principal, ttlMs, newTag())
-    await this.#index(ttlMs, [sid])
-    if (principal !== '') {
-      const { redis, keys, sessionTtlMs } = this.#options
-      const key = keys.principal(principal)
-      await this.#answer(() => redis.multi().zadd(key, Date.now(), sid).pexpire(key, Math.ceil(sessionTtlMs * INDEX_MARGIN)).exec())
-    }
+    await this.#index.add(sid, principal, ttlMs)
   }
 
   async snapshot (sid: string, principal: string, cursor: EventId | 'watermark' | undefined): Promise<Snapshot | undefined> {
@@ -91,6 +86,7 @@ export class RedisLog implements Log {
     const [fixed, initialized, level, subscriptions, head, floor, raw, retained, emptied] = reply
     const state = raw === '' ? undefined : parseStream(cursor === undefined || cursor === 'watermark' ? STANDALONE : cursor.stream, raw)
     this.#remember(sid, Number(head))
+    if (look === '') this.#index.used(sid, principal)
     return {
       session: parseRecord(fixed, principal, initialized, level, subscriptions),
       head: Number(head),
@@ -173,22 +169,27 @@ export class RedisLog implements Log {
 
   async touch (sids: readonly string[]): Promise<void> {
     await Promise.all(sids.map(sid => this.#call('touch', sid)))
-    const active = [...this.#active]
-    this.#active.clear()
-    if (active.length > 0) await this.#index(this.#options.sessionTtlMs * INDEX_MARGIN, active)
+    await this.#index.flush()
   }
 
   async change (sid: string, change: Change): Promise<boolean> {
     const value = change.kind === 'initialized' ? change.ttlMs : change.kind === 'logLevel' ? change.level : change.uri
-    return Number(await this.#call('change', sid, change.kind, value)) === 1
+    const there = Number(await this.#call('change', sid, change.kind, value)) === 1
+    if (there && change.kind === 'initialized') await this.#index.add(sid, undefined, change.ttlMs)
+    return there
   }
 
   async terminate (sid: string): Promise<boolean> {
-    const there = Number(await this.#call('terminate', sid, this.#options.keys.everyone, sid)) === 1
+    const { keys } = this.#options
+    const [hash, log] = keys.session(sid)
+    const [there, principal] = await this.#answer(() => this.#scripts.terminate(2, hash, log, keys.everyone, sid)) as [there: number, principal: string]
     this.#seen.delete(sid)
-    this.#active.delete(sid)
-    await this.#answer(() => this.#options.redis.zrem(this.#options.keys.sessions, sid))
-    return there
+    await this.#index.remove(sid, principal)
+    return Number(there) === 1
+  }
+
+  forget (sid: string): void {
+    this.#index.forget(sid)
   }
 
   async unfinished (sid: string): Promise<ReadonlyMap<string, StreamState>> {
@@ -203,7 +204,7 @@ export class RedisLog implements Log {
   }
 
   async sessions (): Promise<string[]> {
-    return await this.#answer(() => this.#options.redis.zrange(this.#options.keys.sessions, '0', '-1')) as string[]
+    return await this.#index.sessions()
   }
 
   /** What the log holds of a session, for an operator: without any effect. */
@@ -230,27 +231,17 @@ export class RedisLog implements Log {
   }
 
   async sessionsOf (principal: string): Promise<string[]> {
-    const { redis, keys } = this.#options
-    const key = keys.principal(principal)
-    const sids = await this.#answer(() => redis.zrange(key, '0', '-1')) as string[]
-    // A session's time to live starts anew with its activity, so what is left of it tells how long it has been idle.
-    const left = await Promise.all(sids.map(async sid => Number(await this.#answer(() => redis.pttl(keys.session(sid)[0])))))
-    const gone = sids.filter((_, i) => left[i]! < 0)
-    if (gone.length > 0) await this.#answer(() => redis.zrem(key, ...gone))
-    return sids.map((sid, i) => ({ sid, left: left[i]! })).filter(({ left }) => left >= 0).sort((a, b) => a.left - b.left).map(({ sid }) => sid)
+    return await this.#index.sessionsOf(principal)
   }
 
   async close (): Promise<void> {}
 
-  async #index (ttlMs: number, sids: readonly string[]): Promise<void> {
-    await this.#answer(() => this.#scripts.index(1, this.#options.keys.sessions, Math.ceil(ttlMs), ...sids))
-  }
-
-  async #call (name: Exclude<ScriptName, 'index'>, sid: string, ...args: Arg[]): Promise<unknown> {
+  async #call (name: Exclude<ScriptName, 'index' | 'terminate'>, sid: string, ...args: Arg[]): Promise<unknown> {
     const reply = await this.#answer(() => this.#scripts[name](2, ...this.#options.keys.session(sid), ...args))
-    // What names no session leaves no trace: the index would keep it for as long as a session lives.
+    // What names no session leaves no trace: the index would keep it for as long as a session lives. Some answer so
+    // for other reasons, too: the session is noted again with its next use.
     const gone = reply === null || reply === 0 || reply === '0' || (Array.isArray(reply) && reply[0] === 'gone')
-    if (!gone) this.#active.add(sid)
+    if (!gone) this.#index.used(sid)
     return reply
   }
 

@@ -85,7 +85,8 @@ const tools: Record<string, (call: Call, note: Note) => Promise<string>> = {
     note({ key, what: 'started' })
     signal.addEventListener('abort', () => note({ key, what: 'aborted' }))
     await sleep(ms, undefined, stubborn ? {} : { signal })
-    if (say !== undefined) await notify(message('info', say))
+    // It may be told that nobody takes it any more.
+    if (say !== undefined) await notify(message('info', say)).catch(() => {})
     note({ key, what: 'ended' })
     return `worked on ${key}`
   },

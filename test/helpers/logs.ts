@@ -156,5 +156,6 @@ async function elapse (redis: Redis, keys: Keys, sid: string, ms: number): Promi
     if (left <= ms) write.del(key)
     else write.pexpire(key, left - ms)
   }
+  if (await redis.zscore(keys.sessions, sid) !== null) write.zincrby(keys.sessions, -ms, sid)
   await write.exec()
 }
