@@ -19,7 +19,7 @@ import { emitTool, tickTool } from './helpers/flawed-servers.ts'
 import { startReplica } from './helpers/replica.ts'
 import type { Owner } from './helpers/teardown.ts'
 
-t.jobs = 3
+t.jobs = 4
 
 const TOOLS = { tools: [tickTool(true), emitTool(true)] }
 const ARGS = { n: 12, ms: 30 }
@@ -60,24 +60,14 @@ t.test('@modelcontextprotocol/sdk 1.x with its example event store', async t => 
 })
 
 t.test('@modelcontextprotocol/node 2.x with an ordered event store', async t => {
-  const url = await serve(t, async session => {
-    const transport = new NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => session, eventStore: orderedStore() })
-    const server = new Server2({ name: 'node 2.x', version: '1' }, { capabilities: { tools: {}, logging: {} } })
-    server.setRequestHandler('tools/list', () => TOOLS as never)
-    server.setRequestHandler('tools/call', ({ params }, { mcpReq }) => runTool(params, {
-      progress: (progress, progressToken) => mcpReq.notify({ method: 'notifications/progress', params: { progressToken, progress } }),
-      announce: i => server.sendLoggingMessage({ level: 'info', data: { i } })
-    }))
-    await server.connect(transport)
-    return (request, response) => transport.handleRequest(request, response)
-  })
-  const report = await diagnose(url, 5000)
+  const report = await diagnose(await serveNode2(t, 0), 5000)
 
   t.match(verdicts(report), {
     'unique IDs': 'correct',
     'exact cursor': 'correct',
     'caught up': 'correct',
     'second drop': 'correct',
+    'busy stream': 'correct',
     'half-open': 'explicit refusal',
     'finished stream': 'correct',
     'first event': 'correct',
@@ -91,6 +81,15 @@ t.test('@modelcontextprotocol/node 2.x with an ordered event store', async t => 
   t.equal(exitCodeOf(report), 0, 'it never leaves a client in the dark')
 })
 
+t.test('@modelcontextprotocol/node 2.x with a store that takes its time', async t => {
+  const report = await diagnose(await serveNode2(t, 5), 5000)
+
+  t.match(verdicts(report), { 'unique IDs': 'correct', 'busy stream': 'silent gap' },
+    'what is stored while a replay is read, and before the connection is registered, is written to nobody')
+  t.match(report.causes, [/hand-over from replay to live/])
+  t.equal(exitCodeOf(report), 1)
+})
+
 t.test('the example server of this package', async t => {
   // So few that the flood pushes its own beginning out.
   const { url } = await startReplica(t, { MAX_EVENTS: 60, LOG_LEVEL: 'fatal' })
@@ -102,6 +101,7 @@ t.test('the example server of this package', async t => {
     'caught up': 'correct',
     'second drop': 'correct',
     'half-open': 'correct',
+    'busy stream': 'correct',
     'finished stream': 'correct',
     'first event': 'correct',
     'older than retained': 'correct',
@@ -123,8 +123,22 @@ t.test('the example server of this package', async t => {
   t.equal(exitCodeOf(report), 0)
 })
 
+function serveNode2 (t: Owner, latencyMs: number): Promise<string> {
+  return serve(t, async session => {
+    const transport = new NodeStreamableHTTPServerTransport({ sessionIdGenerator: () => session, eventStore: orderedStore(latencyMs) })
+    const server = new Server2({ name: 'node 2.x', version: '1' }, { capabilities: { tools: {}, logging: {} } })
+    server.setRequestHandler('tools/list', () => TOOLS as never)
+    server.setRequestHandler('tools/call', ({ params }, { mcpReq }) => runTool(params, {
+      progress: (progress, progressToken) => mcpReq.notify({ method: 'notifications/progress', params: { progressToken, progress } }),
+      announce: i => server.sendLoggingMessage({ level: 'info', data: { i } })
+    }))
+    await server.connect(transport)
+    return (request, response) => transport.handleRequest(request, response)
+  })
+}
+
 /** Numbers a session's events over all streams and keeps the newest ones: what the 2.x packages leave to the host. */
-function orderedStore (): EventStore {
+function orderedStore (latencyMs: number): EventStore {
   const events: Array<{ id: string, stream: string, message: JSONRPCMessage }> = []
   let issued = 0
   return {
@@ -140,7 +154,9 @@ function orderedStore (): EventStore {
     async replayEventsAfter (lastId, { send }) {
       const at = events.findIndex(event => event.id === lastId)
       const { stream } = events[at]!
-      for (const event of events.slice(at + 1)) {
+      const found = events.slice(at + 1)
+      if (latencyMs > 0) await sleep(latencyMs)
+      for (const event of found) {
         if (event.stream === stream) await send(event.id, event.message)
       }
       return stream

@@ -50,6 +50,7 @@ t.test('a resume is judged by what came', async t => {
     ['all of it, when runs differ', { ...cut(sse(rest)), trusted: false }, 'could not tell', undefined],
     ['nothing, when runs differ', { ...cut(open([])), trusted: false }, 'hang', false],
     ['a repeat, when runs differ', { ...cut(sse([2, ...rest])), trusted: false }, 'duplicate', false],
+    ['no GET at all', cut(status(405)), 'not offered', false],
     ['never made', { ...cut(), skipped: 'no time' }, 'could not tell', undefined],
 
     ['finished: 204', finished(status(204)), 'correct', true],
@@ -160,7 +161,7 @@ t.test('arguments from a schema', async t => {
     { text: 'probe', way: 'a', deep: {}, yes: false, some: [] })
   t.same(planArguments(tool({ count: { type: 'integer', maximum: 5 } })).args, { count: 5 })
   t.same(planArguments(tool({ text: { type: 'string' } }, [])).args, {}, 'optional ones are left out')
-  t.same(planArguments(tool({ n: { type: 'integer' }, ms: { type: 'integer', minimum: 1 } }), { n: 3, ms: 9 }).flood?.(500), { n: 500, ms: 1 })
+  t.same(planArguments(tool({ n: { type: 'integer' }, ms: { type: 'integer', minimum: 1 } }), { n: 3, ms: 9 }).flood?.(500, 0), { n: 500, ms: 1 })
   t.equal(planArguments(tool({ text: { type: 'string' } })).flood, undefined)
 })
 
@@ -193,13 +194,18 @@ t.test('the picture', async t => {
       { label: 'GET 2', cursorAt: 1, end: 'cut', marks: [{ column: 1, kind: 'repeated' }, { column: 2, kind: 'live' }] },
       { label: 'GET 2', end: 'ended by the server', marks: [{ column: 4 }, { column: 5 }, { column: 3, kind: 'missing' }] }
     ])
+    const [holes] = layOut([report(cut({ ...sse([4]), endedBy: 'probe' }, sse([6])))])
+    t.match(holes!.rows.slice(1), [
+      { marks: [{ column: 3 }, { column: 2, kind: 'missing' }] },
+      { marks: [{ column: 5 }, { column: 4, kind: 'missing' }] }
+    ])
   })
   t.test('squeezes what is alike', async t => {
     const expected = [...Array.from({ length: 1200 }, (_, i) => `progress ${i + 1}`), 'result']
     const tail = expected.slice(-10).map((key, i): Got => ({ key, id: String(1192 + i), from: 'stream', atMs: 0, live: false }))
     const seen: Observation = { ...cut(resume({ cursor: '1', got: tail })), scenario: 'older than retained', expected, before: [got(1)] }
     const [panel] = layOut([report(seen)])
-    t.ok(panel!.columns.length < 24)
+    t.ok(panel!.columns.length < 30)
     t.equal(panel!.columns.reduce((sum, { skips = 1 }) => sum + skips, 0), 1201, 'every message is accounted for')
     t.ok(panel!.rows.every(({ marks }) => marks.every(({ column }) => column < panel!.columns.length)))
   })

@@ -35,7 +35,7 @@ interface Case {
   readonly ms?: number
 }
 
-const SOUND = { 'unique IDs': 'correct', 'exact cursor': 'correct', 'caught up': 'correct', 'second drop': 'correct', 'first event': 'correct' }
+const SOUND = { 'busy stream': 'correct', 'unique IDs': 'correct', 'exact cursor': 'correct', 'caught up': 'correct', 'second drop': 'correct', 'first event': 'correct' }
 
 const CASES: readonly Case[] = [
   { flaw: 'none', verdicts: { ...SOUND, 'half-open': 'correct', 'finished stream': 'correct', 'older than retained': 'could not tell', 'ahead of the head': 'explicit refusal', garbage: 'correct', 'other session': 'could not tell' }, exitCode: 0 },
@@ -54,6 +54,7 @@ const CASES: readonly Case[] = [
   { flaw: 'leaks', verdicts: { ...SOUND, 'other session': 'leak' }, cause: /another client's messages/, exitCode: 1 },
   { flaw: 'refuses', verdicts: { 'exact cursor': 'explicit refusal', 'caught up': 'explicit refusal', garbage: 'correct' }, cause: /nothing to resume from/, exitCode: 1 },
   { flaw: 'one connection only', verdicts: { ...SOUND, 'half-open': 'explicit refusal' }, weakness: ['half-open', 'locked out by a half-open connection'], exitCode: 0 },
+  { flaw: 'loses at hand-over', verdicts: { 'busy stream': 'silent gap', 'first event': 'correct' }, cause: /hand-over from replay to live/, exitCode: 1 },
   { flaw: 'shuffles', verdicts: { 'first event': 'out of order' }, cause: /sorted by something/, exitCode: 1 },
   { flaw: 'mixes streams', verdicts: { 'exact cursor': 'correct', 'first event': 'duplicate' }, cause: /events of other streams/, exitCode: 1 },
   { flaw: 'never finishes', verdicts: { ...SOUND, 'finished stream': 'hang' }, cause: /end of a stream is not remembered/, exitCode: 1 }
@@ -85,6 +86,7 @@ t.test('says “nothing promised” of a server without IDs', async t => {
   const report = await diagnose(url)
   t.equal(report.summary, 'nothing promised')
   t.match(report.because, /^Design B: no event carries an ID/)
+  t.same(verdictsOf(report), { 'exact cursor': 'not offered' })
   t.equal(exitCodeOf(report), 0)
 })
 
@@ -101,6 +103,23 @@ t.test('the standalone stream', async t => {
       if (exitCode === 1) t.match(report.causes[0], /^On the standalone stream: /)
     })
   }
+})
+
+t.test('another replica', async t => {
+  t.jobs = 2
+  const { url } = await startFlawedServer(t, 'none')
+  t.test('of the same server', async t => {
+    const report = await diagnose(url, { url2: new URL(url), floodEvents: 0 })
+    t.equal(verdictsOf(report)['other replica'], 'correct')
+    t.equal(exitCodeOf(report), 0)
+  })
+  t.test('that does not know the session', async t => {
+    const other = await startFlawedServer(t, 'none')
+    const report = await diagnose(url, { url2: new URL(other.url), floodEvents: 0 })
+    t.equal(verdictsOf(report)['other replica'], 'explicit refusal')
+    t.match(report.causes, [/memory of one process/])
+    t.equal(exitCodeOf(report), 1)
+  })
 })
 
 t.test('what it may call', async t => {

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import type { Session } from './mcp-session.ts'
 import type { Carrier, Got } from './observation.ts'
 import { readFrame } from './signal.ts'
+import type { Flood } from './tool-args.ts'
 import type { Connection, Frame, Message, Stop } from './wire.ts'
 
 /** A request whose messages come as events, and where they come. */
@@ -10,7 +11,7 @@ export interface Call {
   readonly params: Readonly<Record<string, unknown>>
   /** The server says it may be repeated, or it is a list. */
   readonly safe: boolean
-  readonly flood?: (events: number) => Readonly<Record<string, unknown>>
+  readonly flood?: Flood
 }
 
 /** One execution of a call. */

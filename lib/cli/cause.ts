@@ -13,7 +13,7 @@ interface Rule {
   explains (one: Judged, failures: readonly Judged[]): boolean
 }
 
-const REAL: readonly ScenarioName[] = ['exact cursor', 'caught up', 'second drop', 'half-open', 'other replica']
+const REAL: readonly ScenarioName[] = ['exact cursor', 'caught up', 'second drop', 'half-open', 'other replica', 'busy stream']
 const UNKNOWN: readonly ScenarioName[] = ['ahead of the head', 'garbage', 'other session']
 
 /** For each failure the first rule that explains it counts, so the most specific comes first. */
@@ -60,7 +60,8 @@ const RULES: readonly Rule[] = [
   },
   {
     cause: 'Nothing is stored while no client is connected: what was sent between the cut and the resume is lost, and the stream goes on as if nothing had happened.',
-    explains: one => one.judgement.verdict === 'silent gap' && is(one.seen, REAL) && lostFirst(one)
+    explains: (one, failures) => one.judgement.verdict === 'silent gap' && is(one.seen, REAL) &&
+      failures.some(other => other.seen.scenario === 'exact cursor' && other.judgement.verdict === 'silent gap' && lostFirst(other))
   },
   {
     cause: 'The hand-over from replay to live loses messages: one that is stored after the replay was read, and before the new connection is registered, is written to nobody.',
@@ -76,7 +77,7 @@ const RULES: readonly Rule[] = [
   },
   {
     cause: 'The events carry IDs, but there is nothing to resume from: without an event store behind them the IDs only look like a promise.',
-    explains: one => one.judgement.verdict === 'explicit refusal' && is(one.seen, REAL)
+    explains: one => (one.judgement.verdict === 'explicit refusal' || one.judgement.verdict === 'not offered') && is(one.seen, REAL)
   },
   {
     cause: 'A cursor that is older than the buffer is clamped to the oldest retained event: what was evicted is skipped without a word.',

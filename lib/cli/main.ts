@@ -9,6 +9,8 @@ const commands: Readonly<Record<string, { run: Command, about: string }>> = {
   explain: { run: explainCommand, about: 'say which outcome a cursor gets, and why' }
 }
 
+// A reader that has seen enough, such as head, is no error.
+process.stdout.on('error', () => {})
 process.exitCode = await main(process.argv.slice(2), process)
 
 async function main ([name, ...argv]: readonly string[], io: Io): Promise<number> {

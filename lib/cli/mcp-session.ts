@@ -1,3 +1,4 @@
+import { randomInt } from 'node:crypto'
 import { Connection } from './wire.ts'
 import type { Message, Stop } from './wire.ts'
 
@@ -24,7 +25,8 @@ export class ProbeError extends Error {
 
 const SESSION_HEADER = 'mcp-session-id'
 const REQUESTS_PER_SESSION = 1000
-let sessions = 0
+// Anywhere in a large range: a server may still hold the messages of an earlier probe, and those are not ours.
+let sessions = randomInt(1000, 1_000_000)
 
 /** One MCP session as a client without any memory of its own: every request and every cursor is the caller's choice. */
 export class Session {
@@ -98,7 +100,7 @@ export class Session {
       url,
       method: 'GET',
       headers: {
-        ...this.#headers(), accept: 'text/event-stream', ...(cursor !== undefined && { 'last-event-id': cursor })
+        ...this.#headers(), accept: 'text/event-stream', ...(cursor !== undefined && { 'last-event-id': encodeHeader(cursor) })
       },
       deadline: this.#target.deadline,
       ...(stop !== undefined && { stop })
@@ -131,6 +133,13 @@ export class Session {
       ...(this.id !== undefined && { [SESSION_HEADER]: this.id })
     }
   }
+}
+
+// The SSE standard sends the ID as UTF-8; node writes each character of a header as one byte.
+function encodeHeader (cursor: string): string {
+  // eslint-disable-next-line no-control-regex
+  if (/[\u0000-\u0008\u000a-\u001f\u007f]/.test(cursor)) throw new ProbeError(`an ID of the server cannot be sent back in a header: ${JSON.stringify(cursor)}`)
+  return Buffer.from(cursor, 'utf8').toString('latin1')
 }
 
 function responseTo (connection: Connection, id: number): Message | undefined {

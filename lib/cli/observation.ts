@@ -3,7 +3,7 @@ import type { Signal } from './signal.ts'
 
 /** What the probe tries; every scenario has its own session, so that one failure cannot spoil the next. */
 export type ScenarioName =
-  | 'unique IDs' | 'exact cursor' | 'caught up' | 'second drop' | 'half-open' | 'other replica'
+  | 'unique IDs' | 'exact cursor' | 'caught up' | 'second drop' | 'half-open' | 'other replica' | 'busy stream'
   | 'finished stream' | 'first event' | 'older than retained' | 'ahead of the head' | 'garbage' | 'other session'
 
 /** Where a call's messages come: on the response of its POST, or on the standalone stream. */
@@ -49,6 +49,8 @@ export interface Observation {
   readonly carrier: Carrier
   /** Why the scenario did not come to a resume. */
   readonly skipped?: string
+  /** False: the server never said that it can do this. */
+  readonly offered?: false
   /** The whole stream's messages in order, as an uninterrupted run showed them. */
   readonly expected: readonly string[]
   /** Two uninterrupted runs agreed, or this very run was uninterrupted: `expected` is what has to come. */

@@ -5,7 +5,7 @@ import type { Wanted } from './discover.ts'
 import { ProbeError } from './mcp-session.ts'
 import { probe } from './probe.ts'
 import type { ProbeOptions } from './probe.ts'
-import { exitCodeOf, formatJson, formatText } from './report.ts'
+import { exitCodeOf, formatJson, formatText, printable } from './report.ts'
 import { drawTimeline } from './timeline-svg.ts'
 
 const HELP = `Usage: mcp-resume probe URL [options]
@@ -49,10 +49,10 @@ export const probeCommand: Command = async (argv, io) => {
     return exitCodeOf(report)
   } catch (error) {
     if (error instanceof ProbeError && error.nothingPromised) {
-      io.stdout.write(`Design B: ${error.message}; nothing is promised and nothing can be resumed.\n`)
+      io.stdout.write(`Design B: ${printable(error.message)}; nothing is promised and nothing can be resumed.\n`)
       return 0
     }
-    io.stderr.write(`mcp-resume probe: ${error instanceof Error ? error.message : String(error)}\n`)
+    io.stderr.write(`mcp-resume probe: ${printable(error instanceof Error ? error.message : String(error))}\n`)
     return 2
   }
 }
@@ -139,7 +139,7 @@ function readObject (text: string): Record<string, unknown> {
 
 // One line that is overwritten is for people; a log file gets a line for each step.
 function progress (io: Io, text: string): void {
-  io.stderr.write(io.stderr.isTTY === true ? `\r\u001b[K… ${text}` : `${text}\n`)
+  io.stderr.write(io.stderr.isTTY === true ? `\r\u001b[K… ${printable(text)}` : `${printable(text)}\n`)
 }
 
 function clearProgress (io: Io): void {

@@ -3,6 +3,7 @@ import { explain } from './cause.ts'
 import type { Judged } from './cause.ts'
 import { discover } from './discover.ts'
 import type { Discovery, Wanted } from './discover.ts'
+import { inferIdShape } from './id-shape.ts'
 import { ProbeError, Session } from './mcp-session.ts'
 import type { Target } from './mcp-session.ts'
 import { lastId } from './observation.ts'
@@ -10,7 +11,8 @@ import type { Carrier, Observation, ScenarioName } from './observation.ts'
 import { buildReference, completeRun } from './reference.ts'
 import type { Reference, Whole } from './reference.ts'
 import { scenarios, standaloneScenarios } from './scenarios.ts'
-import type { Lab } from './scenarios.ts'
+import { blank, skip } from './stage.ts'
+import type { Lab } from './stage.ts'
 import { judge } from './verdict.ts'
 import { putInWords } from './words.ts'
 
@@ -70,7 +72,7 @@ export async function probe (options: ProbeOptions): Promise<Report> {
   log(`${session.serverName}, protocol ${session.protocol}`)
   try {
     const discovery = await discover(session, wanted, timeoutMs, log)
-    if (discovery.found.length === 0) return { ...about, ...nothingFound(session, discovery), streams: [], scenarios: [], causes: [] }
+    if (discovery.found.length === 0) return { ...about, ...nothingFound(session, discovery), streams: [], causes: [] }
     const reports: ScenarioReport[] = []
     const streams: Array<Report['streams'][number]> = []
     for (const { call, carrier } of discovery.found) {
@@ -115,21 +117,23 @@ async function runScenarios (lab: Lab, primary: boolean, log: (text: string) => 
 
 // One scenario that cannot be carried out says nothing about the others, and one that time cut short nothing at all.
 async function guarded (lab: Lab, scenario: ScenarioName, work: () => Promise<Observation[]>): Promise<Observation[]> {
-  const { carrier, keys: expected, trusted, shape } = lab.reference
-  const skip = (skipped: string): Observation[] =>
-    [{ scenario, carrier, expected, trusted, shape, before: [], resumes: [], skipped }]
   try {
     const seen = performance.now() < lab.target.deadline ? await work() : []
-    return performance.now() < lab.target.deadline ? seen : skip('the time for the whole probe was up')
+    return performance.now() < lab.target.deadline ? seen : [skip(lab, scenario, 'the time for the whole probe was up')]
   } catch (error) {
-    if (error instanceof ProbeError) return skip(error.message)
+    if (error instanceof ProbeError) return [skip(lab, scenario, error.message)]
     throw error
   }
 }
 
-function uniqueIds ({ carrier, keys: expected, trusted, shape, marking }: Reference, runs: readonly Whole[]): Observation {
-  const streams = runs.map(({ run, frames }) => readGot(run, frames, marking).filter(({ key, from }) => key !== undefined && from === 'stream'))
-  return { scenario: 'unique IDs', carrier, expected, trusted, shape, before: [], resumes: [], streams }
+function uniqueIds (reference: Reference, runs: readonly Whole[]): Observation {
+  const streams = runs.map(({ run, frames }) => readGot(run, frames, reference.marking).filter(({ key, from }) => key !== undefined && from === 'stream'))
+  return { ...blank({ reference }, 'unique IDs'), streams }
+}
+
+function notOffered (skipped: string): Observation {
+  const shape = inferIdShape([])
+  return { scenario: 'exact cursor', carrier: 'request', expected: [], trusted: false, shape, before: [], resumes: [], skipped, offered: false }
 }
 
 function report (seen: Observation): ScenarioReport {
@@ -143,17 +147,19 @@ function summarize (reports: readonly ScenarioReport[]): Report['summary'] {
   return reports.some(({ name, judgement }) => name === 'exact cursor' && judgement.sound === true) ? 'sound' : 'could not tell'
 }
 
-function nothingFound (session: Session, { sawIds, sawEvents, listenStatus, onlyJson, tried, untouched, failures }: Discovery): Pick<Report, 'summary' | 'because'> {
+function nothingFound (session: Session, { sawIds, sawEvents, listenStatus, onlyJson, tried, untouched, failures }: Discovery): Pick<Report, 'summary' | 'because' | 'scenarios'> {
   const hints = [
     ...failures.map(failure => `${failure}.`),
     `Tried ${tried.join(', ')}.`,
     ...(untouched > 0 ? [`${untouched} tools are not annotated as read-only or idempotent and were left alone; name one with --tool.`] : [])
   ].join(' ')
-  if (sawIds) return { summary: 'could not tell', because: `Events carry IDs, but no call sent enough of them to cut. ${hints}` }
-  if (sawEvents) return { summary: 'nothing promised', because: 'Design B: no event carries an ID, so nothing is promised and nothing can be resumed.' }
-  if (session.id === undefined) return { summary: 'nothing promised', because: 'Design B: the server is stateless and sent no event with an ID, so nothing is promised.' }
+  const nothing = (because: string): Pick<Report, 'summary' | 'because' | 'scenarios'> =>
+    ({ summary: 'nothing promised', because: `Design B: ${because}.`, scenarios: [report(notOffered(because))] })
+  if (sawIds) return { summary: 'could not tell', scenarios: [], because: `Events carry IDs, but no call sent enough of them to cut. ${hints}` }
+  if (sawEvents) return nothing('no event carries an ID, so nothing is promised and nothing can be resumed')
+  if (session.id === undefined) return nothing('the server is stateless and sent no event with an ID, so nothing is promised')
   if (onlyJson && listenStatus !== undefined && listenStatus >= 400) {
-    return { summary: 'nothing promised', because: `Design B: answers are plain JSON and GET is answered ${listenStatus}, so there is no stream to resume.` }
+    return nothing(`answers are plain JSON and GET is answered ${listenStatus}, so there is no stream to resume`)
   }
-  return { summary: 'could not tell', because: `No event was seen. ${hints}` }
+  return { summary: 'could not tell', scenarios: [], because: `No event was seen. ${hints}` }
 }

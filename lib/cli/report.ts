@@ -13,13 +13,13 @@ const WIDTH = 100
 
 /** The report for a terminal, and for a bug report: everything in it can be pasted as it stands. */
 export function formatText (report: Report, colour: boolean): string {
-  const paint: Paint = (text, name) => colour ? `\u001b[${COLOURS[name]}m${text}\u001b[0m` : text
+  const paint: Paint = (text, name) => colour ? `\u001b[${COLOURS[name]}m${printable(text)}\u001b[0m` : printable(text)
   const lines = [
     `${paint('mcp-resume probe', 'bold')} ${report.url}${report.url2 === undefined ? '' : ` and ${report.url2}`}`,
-    `server    ${report.server}, protocol ${report.protocol}, ${report.stateful ? 'with sessions' : 'without sessions'}`,
+    `server    ${printable(report.server)}, protocol ${printable(report.protocol)}, ${report.stateful ? 'with sessions' : 'without sessions'}`,
     ...report.streams.map(({ call, carrier, messages, idForm, sampleId, trusted }) =>
-      `call      ${call}: ${messages} messages on ${carrier === 'request' ? 'its own stream' : 'the standalone stream'}, ` +
-      `${idForm} IDs like ${sampleId}${trusted ? '' : '; they differ from run to run, so completeness cannot be judged'}`),
+      `call      ${printable(call)}: ${messages} messages on ${carrier === 'request' ? 'its own stream' : 'the standalone stream'}, ` +
+      `${idForm} IDs like ${printable(sampleId)}${trusted ? '' : '; they differ from run to run, so completeness cannot be judged'}`),
     ''
   ]
   for (const scenario of report.scenarios) {
@@ -30,6 +30,12 @@ export function formatText (report: Report, colour: boolean): string {
   if (report.scenarios.length > 0) lines.push('')
   lines.push(...conclusion(report, paint))
   return lines.join('\n') + '\n'
+}
+
+/** Text without the control characters a server may have put there to write on the user's terminal. */
+export function printable (text: string): string {
+  // eslint-disable-next-line no-control-regex
+  return text.replace(/[\u0000-\u001f\u007f-\u009f]/g, '\ufffd')
 }
 
 /** The report for programs: everything that was seen and what was made of it. */
@@ -55,16 +61,16 @@ function conclusion (report: Report, paint: Paint): string[] {
   const flawed = judged.filter(({ judgement }) => judgement.sound === false)
   switch (report.summary) {
     case 'sound':
-      return [paint(`Sound: ${judged.length} of ${judged.length} scenarios that could be judged.`, 'green'), ...wrap(report.because ?? '', WIDTH)]
+      return [paint(`Sound: ${judged.length} of ${judged.length} scenarios that could be judged.`, 'green'), ...wrap(printable(report.because ?? ''), WIDTH)]
     case 'flawed':
       return [
         paint(`Flawed: ${flawed.length} of ${judged.length} scenarios.`, 'red'),
         ...report.causes.flatMap((cause, i) => wrap(`${i === 0 ? 'Likely cause' : 'Also'}: ${cause}`, WIDTH))
       ]
     case 'nothing promised':
-      return wrap(report.because ?? '', WIDTH)
+      return wrap(printable(report.because ?? ''), WIDTH)
     case 'could not tell':
-      return [paint('Could not tell.', 'yellow'), ...wrap(report.because ?? 'The exact cursor could not be judged.', WIDTH)]
+      return [paint('Could not tell.', 'yellow'), ...wrap(printable(report.because ?? 'The exact cursor could not be judged.'), WIDTH)]
   }
 }
 

@@ -4,6 +4,9 @@ import type { Mark, MarkKind, Panel, Row } from './timeline.ts'
 
 const LEFT = 210
 const CELL = 44
+/** What fits at full size; more columns share the room. */
+const COLUMNS = 24
+const LABELLED = 30
 const ROW = 42
 const HEAD = 64
 const RIGHT = 330
@@ -25,7 +28,7 @@ const KINDS: Readonly<Record<MarkKind, { draw (x: number, y: number): string, ab
 /** Draws what every connection carried: one row each, a column for each message of the stream, and what went wrong. */
 export function drawTimeline (report: Report): string {
   const panels = layOut(report.scenarios)
-  const columns = Math.max(8, ...panels.map(panel => panel.columns.length))
+  const columns = Math.max(16, ...panels.map(panel => Math.min(COLUMNS, panel.columns.length)))
   const width = PAD * 2 + LEFT + (columns + 1) * CELL + RIGHT
   const parts: string[] = []
   let y = PAD
@@ -95,34 +98,48 @@ function drawPanel (panel: Panel, top: number, width: number): { svg: string, bo
     parts.push(write(PAD, y, piece, `font-size="11.5" fill="${DIM}"`))
   }
   y += HEAD - 34
+  const grid = gridOf(columns.length)
   columns.forEach(({ label, skips }, column) => {
-    const x = xOf(column)
-    parts.push(write(x, y, skips === undefined ? label : `+${skips}`, `font-size="11" text-anchor="middle" fill="${DIM}"`))
+    const x = grid.x(column)
+    const labelled = column % Math.ceil(LABELLED / grid.cell) === 0
+    parts.push(write(x, y, skips !== undefined ? `+${skips}` : labelled ? label : '', `font-size="11" text-anchor="middle" fill="${DIM}"`))
     parts.push(`<line x1="${x}" y1="${y + 6}" x2="${x}" y2="${y + 6 + rows.length * ROW}" stroke="#eceff2"${skips === undefined ? '' : ' stroke-dasharray="2 4" stroke-width="2"'}/>`)
   })
   for (const row of rows) {
     y += ROW
-    parts.push(drawRow(row, y - 14, columns.length))
+    parts.push(drawRow(row, y - 14, grid))
   }
   return { svg: parts.join('\n'), bottom: y + 22 }
 }
 
-function drawRow (row: Row, y: number, columns: number): string {
+interface Grid {
+  readonly cell: number
+  /** The right edge. */
+  readonly end: number
+  x (column: number): number
+}
+
+function gridOf (columns: number): Grid {
+  const cell = Math.min(CELL, CELL * COLUMNS / columns)
+  const x = (column: number): number => Math.round((PAD + LEFT + (column + 0.5) * cell) * 10) / 10
+  return { cell, x, end: x(columns - 1) + CELL / 2 }
+}
+
+function drawRow (row: Row, y: number, grid: Grid): string {
   const { marks, cursorAt, resumes, end, notes, label } = row
   const came = marks.filter(({ kind }) => kind !== 'missing' && kind !== 'unread').map(({ column }) => column)
-  const start = !resumes ? xOf(-1) + 14 : cursorAt === undefined ? xOf(-1) : xOf(cursorAt)
-  const last = came.length === 0 ? start : xOf(Math.max(...came))
-  const stop = end === 'still open' ? xOf(columns) : Math.max(last, start) + 22
-  const left = came.length === 0 ? start : Math.min(start, xOf(Math.min(...came)))
-  const noteX = Math.max(stop, xOf(columns - 1)) + 26
+  const start = !resumes || cursorAt === undefined ? PAD + LEFT - 16 : grid.x(cursorAt)
+  const last = came.length === 0 ? start : grid.x(Math.max(...came))
+  const stop = end === 'still open' ? grid.end + 22 : Math.max(last, start) + 22
+  const left = came.length === 0 ? start : Math.min(start, grid.x(Math.min(...came)))
   return [
     write(PAD, y + 4, label, `font-size="12" fill="${INK}"`),
     `<line x1="${left}" y1="${y}" x2="${stop}" y2="${y}" stroke="#aab2bc" stroke-width="2"${end === 'still open' ? ' stroke-dasharray="6 4"' : ''}/>`,
     ...(resumes && cursorAt !== undefined ? [cursor(start, y)] : []),
     ...(resumes && cursorAt === undefined ? [write(start - 4, y + 5, '?', `font-size="15" font-weight="700" fill="${INK}"`)] : []),
-    ...stack(marks).map(([mark, lift]) => drawMark(mark, y - lift)),
+    ...stack(marks).map(([mark, lift]) => drawMark(mark, y - lift, grid)),
     endMark(end, stop, y),
-    write(noteX, y + 4, fit(notes.join(' · '), RIGHT - 60), `font-size="11.5" fill="${DIM}"`)
+    write(Math.max(stop, grid.end) + 26, y + 4, fit(notes.join(' · '), RIGHT - 60), `font-size="11.5" fill="${DIM}"`)
   ].join('')
 }
 
@@ -139,8 +156,10 @@ function stack (marks: readonly Mark[]): Array<[Mark, number]> {
   })
 }
 
-function drawMark ({ column, kind, id }: Mark, y: number): string {
-  const x = xOf(column)
+function drawMark ({ column, kind, id }: Mark, y: number, grid: Grid): string {
+  const x = grid.x(column)
+  // Crowded dots shrink, but not out of sight.
+  if (grid.cell < LABELLED) return `<g transform="translate(${x} ${y}) scale(${Math.max(0.6, grid.cell / LABELLED).toFixed(2)})">${KINDS[kind].draw(0, 0)}</g>`
   return KINDS[kind].draw(x, y) + (id === undefined ? '' : write(x, y + 19, id, `font-size="9.5" text-anchor="middle" fill="${DIM}"`))
 }
 
@@ -176,10 +195,6 @@ function path (d: string, attributes: string): string {
 
 function write (x: number, y: number, text: string, attributes: string): string {
   return text === '' ? '' : `<text x="${x}" y="${y}" ${attributes}>${escape(text)}</text>`
-}
-
-function xOf (column: number): number {
-  return PAD + LEFT + (column + 0.5) * CELL
 }
 
 function fit (text: string, width: number): string {

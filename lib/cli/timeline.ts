@@ -38,7 +38,7 @@ export interface Mark {
   readonly id?: string
 }
 
-const MAX_COLUMNS = 24
+const MAX_COLUMNS = 120
 const EDGE = 3
 
 /** The pictures of all scenarios that came to a connection. */
@@ -75,11 +75,9 @@ function resumeRows ({ seen, judgement }: ScenarioReport): Row[] {
     })
     return resumeRow(seen, resume, marks, held)
   })
-  const last = rows.at(-1)!
   // A refusal owes nothing; the client knows.
-  const refused = last.end === 'refused' || judgement.verdict === 'explicit refusal'
-  const missing = refused ? [] : judgement.missing.map((key): Mark => ({ column: seen.expected.indexOf(key), kind: 'missing' }))
-  rows[rows.length - 1] = { ...last, marks: [...last.marks, ...missing] }
+  const refused = rows.at(-1)!.end === 'refused' || judgement.verdict === 'explicit refusal'
+  const missing = refused ? [] : judgement.missing.map(key => seen.expected.indexOf(key))
   const whole = scenario === 'finished stream' || scenario === 'first event' || scenario === 'older than retained'
   const uncut = whole ? seen.expected.slice(before.length).map((_, i): Mark => ({ column: before.length + i, kind: 'live' })) : []
   const first: Row = {
@@ -89,7 +87,18 @@ function resumeRows ({ seen, judgement }: ScenarioReport): Row[] {
     end: whole ? 'ended by the server' : scenario === 'half-open' ? 'stalled' : 'cut',
     notes: []
   }
-  return [first, ...rows]
+  return [first, ...withHoles(rows, missing)]
+}
+
+/** A message is missing on the first connection that went past it, or else on the last one. */
+function withHoles (rows: readonly Row[], missing: readonly number[]): Row[] {
+  const passes = (row: Row, column: number): boolean => row.marks.some(mark => mark.column > column)
+  return rows.map((row, i) => {
+    const here = missing.filter(column => passes(row, column)
+      ? !rows.slice(0, i).some(earlier => passes(earlier, column))
+      : i === rows.length - 1 && !rows.some(earlier => passes(earlier, column)))
+    return { ...row, marks: [...row.marks, ...here.map((column): Mark => ({ column, kind: 'missing' }))] }
+  })
 }
 
 function resumeRow (seen: Observation, resume: Resume, marks: readonly Mark[], held: readonly Got[]): Row {

@@ -22,9 +22,12 @@ interface Schema {
 /** Arguments to call a tool with, and how to make it send more. */
 export interface Plan {
   readonly args: Readonly<Record<string, unknown>>
-  /** The arguments for about so many events, as fast as the tool can; undefined when no argument looks like a count. */
-  readonly flood?: (events: number) => Readonly<Record<string, unknown>>
+  /** Undefined when no argument looks like a count. */
+  readonly flood?: Flood
 }
+
+/** The arguments for about so many events with so much time between them. */
+export type Flood = (events: number, pauseMs: number) => Readonly<Record<string, unknown>>
 
 // Long enough to cut twice and miss something each time, short enough to call a dozen times.
 const EVENTS = 12
@@ -47,10 +50,10 @@ export function planArguments (tool: Tool, given?: Readonly<Record<string, unkno
   const pauses = properties.filter(([name, schema]) => isNumber(schema) && (PAUSE.test(name) || DURATION.test(name)) && name in args)
   return {
     args,
-    flood: events => ({
+    flood: (events, pauseMs) => ({
       ...args,
       [count[0]]: clamp(events, count[1]),
-      ...Object.fromEntries(pauses.map(([name, schema]) => [name, clamp(0, schema)]))
+      ...Object.fromEntries(pauses.map(([name, schema]) => [name, clamp(DURATION.test(name) ? pauseMs * events / 1000 : pauseMs, schema)]))
     })
   }
 }

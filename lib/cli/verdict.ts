@@ -42,6 +42,7 @@ const MAY_REFUSE: readonly ScenarioName[] = [...BOGUS, 'older than retained', 'f
 /** Judges one scenario: a pure function of what was seen. */
 export function judge (seen: Observation): Judgement {
   if (seen.scenario === 'unique IDs') return judgeIds(seen)
+  if (seen.offered === false) return conclude('not offered', undefined)
   if (seen.skipped !== undefined || seen.resumes.length === 0) return conclude('could not tell', undefined)
   const facts = collect(seen)
   const result = decide(seen, facts)
@@ -130,6 +131,8 @@ function refused ({ scenario, expected, before, afterClose, resumes }: Observati
     if (!owes) return conclude('correct', true)
     return BOGUS.includes(scenario) ? conclude('explicit refusal', true) : conclude('silent gap', false)
   }
+  // No GET at all: whoever sends IDs all the same lets clients believe in something that is not there.
+  if (status === 405 || status === 501) return conclude('not offered', MAY_REFUSE.includes(scenario) ? undefined : false)
   const jsonError = status === 200 && /"error"/.test(body ?? '')
   if (status !== undefined && status < 400 && !jsonError) return conclude('could not tell', undefined)
   if (scenario === 'garbage' && status !== undefined && status < 500) return conclude('correct', true)

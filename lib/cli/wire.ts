@@ -77,7 +77,8 @@ export class Connection {
   constructor (exchange: Exchange) {
     const { url, method, headers, body } = exchange
     this.#exchange = exchange
-    const cursor = headers['last-event-id']
+    const header = headers['last-event-id']
+    const cursor = header === undefined ? undefined : Buffer.from(header, 'latin1').toString('utf8')
     this.trace = {
       method, url: url.href, ...(cursor !== undefined && { cursor }), openedMs: performance.now(), frames: [], unread: []
     }

@@ -12,6 +12,7 @@ const CURSORS: Record<ScenarioName, string> = {
   'second drop': 'the same cursor again, after a second drop before anything was read',
   'half-open': 'the last ID received, while the old connection is still open and not read',
   'other replica': 'the last ID received, on the other replica',
+  'busy stream': 'the last ID received, at once after each of several cuts',
   'finished stream': 'the last ID of a finished stream',
   'first event': 'the first ID of the stream',
   'older than retained': 'the first of many IDs',
@@ -52,7 +53,7 @@ function facts (seen: Observation, judgement: Judgement): string {
 function asked ({ scenario, resumes }: Observation): string {
   const [first] = resumes as [Resume, ...Resume[]]
   const final = resumes.at(-1)!
-  const again = scenario !== 'second drop' && resumes.some(({ endedBy }) => endedBy === 'probe') && final !== first ? `, and after another cut ${quoteId(final.cursor)},` : ''
+  const again = scenario !== 'second drop' && scenario !== 'busy stream' && resumes.some(({ endedBy }) => endedBy === 'probe') && final !== first ? `, and after another cut ${quoteId(final.cursor)},` : ''
   return `${quoteId(first.cursor)} (${CURSORS[scenario]})${again}`
 }
 
@@ -84,7 +85,7 @@ function delivery (seen: Observation, judgement: Judgement): string[] {
     sentences.push(`${first.key ?? 'A message'} came with ID ${quoteId(first.id ?? '')}, ${conflict(seen, first)}.`)
   }
   if (repeated.length > 0) sentences.push(`${messages(repeated.length)} came again although the client had them: ${list(repeated)}.`)
-  if (final.status === 200 && missing.length > 0 && !told) {
+  if (resumes.some(({ status }) => status === 200) && missing.length > 0 && !told) {
     sentences.push(`${missing.length} of ${messages(expected.length - before.length)} owed never came: ${list(missing)}.`)
     if (verdict === 'hang') sentences.push('The connection stayed open with nothing more on it, so the client waits for ever.')
     if (verdict === 'silent gap') sentences.push('No status, header or message said so.')

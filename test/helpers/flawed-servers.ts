@@ -37,6 +37,8 @@ export type Flaw =
   | 'refuses'
   /** A second connection is refused while the first is open. */
   | 'one connection only'
+  /** Reads the replay, takes its time, and only then joins the stream. */
+  | 'loses at hand-over'
   /** The last two events of a replay are swapped. */
   | 'shuffles'
   /** Replay filters by number alone: other streams of the session come too. */
@@ -60,6 +62,7 @@ interface Event { readonly id: string, readonly stream: Stream, readonly message
 interface State { readonly id: string, readonly streams: Stream[], readonly owners: Map<string, Stream>, log: Event[], issued: number }
 
 const RETENTION = 10
+const HAND_OVER_MS = 8
 
 /** An MCP server of its own making, on a free port, whose only fault is the one that is asked for. */
 export async function startFlawedServer (t: Owner, flaw: Flaw, tools: readonly object[] = [tickTool(true)]): Promise<FlawedServer> {
@@ -170,7 +173,7 @@ export async function startFlawedServer (t: Owner, flaw: Flaw, tools: readonly o
     }
     const replay = select(log, stream, cursor, found)
     if (flaw === 'shuffles' && replay.length > 1) replay.push(...replay.splice(-2).reverse())
-    if (flaw !== 'replays without joining') {
+    if (flaw !== 'replays without joining' && flaw !== 'loses at hand-over') {
       stream.connection?.response.end()
       attach(stream, response)
     } else {
@@ -179,6 +182,7 @@ export async function startFlawedServer (t: Owner, flaw: Flaw, tools: readonly o
     if (flaw === 'none') response.write(`id: ${cursor}\ndata:\n\n`)
     for (const event of replay) write({ response, issued: 0 }, event)
     if (stream.finished) response.end()
+    if (flaw === 'loses at hand-over') setTimeout(() => stream.finished ? response.end() : attach(stream, response), HAND_OVER_MS)
   }
 
   function select (log: readonly Event[], stream: Stream, cursor: string, found: Event | undefined): Event[] {
@@ -194,7 +198,7 @@ export async function startFlawedServer (t: Owner, flaw: Flaw, tools: readonly o
     const carrier: Carrier = { response, issued: 0 }
     stream.connection = carrier
     stream.last = carrier
-    head(response)
+    if (!response.headersSent) head(response)
     response.on('close', () => {
       if (stream.connection === carrier) stream.connection = undefined
     })
