@@ -3,6 +3,7 @@ import type { Counters } from './counters.ts'
 import { InvalidNotification } from './errors.ts'
 import { STANDALONE } from './event-id.ts'
 import type { Log, SessionRecord } from './log/log.ts'
+import { patiently } from './log/patience.ts'
 import type { Outbox } from './outbox.ts'
 import { encodeJson } from './sse.ts'
 import { isObject } from './session/jsonrpc.ts'
@@ -32,6 +33,8 @@ export interface McpHostOptions {
   readonly counters: Counters
   readonly outbox: Outbox
   readonly sessions: Sessions
+  /** How long a broadcast waits for a log that is away, in ms. */
+  readonly patienceMs: number
 }
 
 const AT_ONCE = 64
@@ -122,13 +125,14 @@ export class McpHost {
   }
 
   async #broadcast (notification: Notification, concerns: (record: SessionRecord) => boolean): Promise<number> {
-    const { log, outbox } = this.#options
+    const { log, outbox, patienceMs } = this.#options
     const payload = encodeNotification(notification)
-    const sids = await log.sessions()
+    const sids = await patiently(patienceMs, () => log.sessions())
     let logged = 0
     const next = async (): Promise<void> => {
       for (let sid = sids.pop(); sid !== undefined; sid = sids.pop()) {
-        const record = await log.record(sid)
+        // Given up half-way it could only be repeated as a whole, and reach some twice.
+        const record = await patiently(patienceMs, () => log.record(sid))
         if (record === undefined || !record.initialized || !concerns(record)) continue
         // A session that ends meanwhile is no failure of the others.
         await outbox.standalone(sid).append(payload).then(() => { logged++ }, () => {})

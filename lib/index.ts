@@ -54,7 +54,7 @@ async function mcpResume (app: FastifyInstance, options: McpResumeOptions): Prom
   const watch = new Watch({ log, replica, lease, carriers, outbox, counters, runs: (sid, stream) => sessions.runs(sid, stream), warn })
   const streams = new Streams({ config, log, replica: replica.id, carriers })
 
-  app.decorate('mcp', new McpHost({ log, replica: replica.id, carriers, counters, outbox, sessions }))
+  app.decorate('mcp', new McpHost({ log, replica: replica.id, carriers, counters, outbox, sessions, patienceMs: config.patienceMs }))
   await app.register(async scope => registerRoutes(scope, new Endpoint({ config, log, sessions, inbox, streams, counters })))
   warnOf503(app)
   // In onClose it would be too late: Fastify waits for open responses before.

@@ -7,7 +7,7 @@ import mcpResume from '../../lib/index.ts'
 import { hostServer, type Happening } from './host-tools.ts'
 import type { HostSetup, Stats } from './hosts.ts'
 
-const { redisUrl, ownRedis = false, sdk = 2, plugin = {}, fastify = {}, shiftClockMs = 0, factoryMs = 0 } = JSON.parse(process.env['SETUP']!) as HostSetup
+const { redisUrl, ownRedis = false, sdk = 2, plugin = {}, fastify = {}, shiftClockMs = 0, factoryMs = 0, capabilities } = JSON.parse(process.env['SETUP']!) as HostSetup
 const happenings: Happening[] = []
 const uncaught: string[] = []
 let made = 0
@@ -35,7 +35,7 @@ await app.register(mcpResume, {
       failures--
       throw new Error('the factory failed on purpose')
     }
-    return hostServer(sdk, happening => happenings.push(happening), sessionId)
+    return hostServer(sdk, happening => happenings.push(happening), sessionId, capabilities as object | undefined)
   },
   principal: request => {
     const user = request.headers['x-user']

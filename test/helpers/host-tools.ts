@@ -24,7 +24,7 @@ interface Call {
 type Note = (happening: Happening) => void
 
 const requestedSchema = { type: 'object', properties: { answer: { type: 'string' } }, required: ['answer'] }
-const capabilities = {
+const everything = {
   logging: {},
   tools: { listChanged: true },
   prompts: { listChanged: true },
@@ -32,7 +32,7 @@ const capabilities = {
 }
 
 /** A server whose tools tell the test what becomes of them, on either SDK. */
-export function hostServer (sdk: 1 | 2, note: Note, sessionId: string): McpServerLike {
+export function hostServer (sdk: 1 | 2, note: Note, sessionId: string, capabilities: Partial<typeof everything> = everything): McpServerLike {
   const info = { name: 'host', version: '1' }
   const subscription = (what: 'subscribe' | 'unsubscribe', uri: string): object => {
     note({ key: uri, what })
@@ -41,8 +41,10 @@ export function hostServer (sdk: 1 | 2, note: Note, sessionId: string): McpServe
   if (sdk === 1) {
     const mcp = new McpServer1(info, { capabilities })
     mcp.server.setRequestHandler(ListToolsRequestSchema, () => listTools() as any)
-    mcp.server.setRequestHandler(SubscribeRequestSchema, ({ params }) => subscription('subscribe', params.uri))
-    mcp.server.setRequestHandler(UnsubscribeRequestSchema, ({ params }) => subscription('unsubscribe', params.uri))
+    if (capabilities.resources !== undefined) {
+      mcp.server.setRequestHandler(SubscribeRequestSchema, ({ params }) => subscription('subscribe', params.uri))
+      mcp.server.setRequestHandler(UnsubscribeRequestSchema, ({ params }) => subscription('unsubscribe', params.uri))
+    }
     mcp.server.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => run({
       name: params.name,
       args: params.arguments,
@@ -56,8 +58,10 @@ export function hostServer (sdk: 1 | 2, note: Note, sessionId: string): McpServe
   }
   const mcp = new McpServer2(info, { capabilities })
   mcp.server.setRequestHandler('tools/list', () => listTools() as any)
-  mcp.server.setRequestHandler('resources/subscribe', ({ params }) => subscription('subscribe', params.uri))
-  mcp.server.setRequestHandler('resources/unsubscribe', ({ params }) => subscription('unsubscribe', params.uri))
+  if (capabilities.resources !== undefined) {
+    mcp.server.setRequestHandler('resources/subscribe', ({ params }) => subscription('subscribe', params.uri))
+    mcp.server.setRequestHandler('resources/unsubscribe', ({ params }) => subscription('unsubscribe', params.uri))
+  }
   mcp.server.setRequestHandler('tools/call', async ({ params }, ctx) => run({
     name: params.name,
     args: params.arguments,

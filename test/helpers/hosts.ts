@@ -22,6 +22,8 @@ export interface HostSetup {
   fastify?: Record<string, unknown>
   /** The process's wall clock is that much off. */
   shiftClockMs?: number
+  /** What its servers declare; everything, if not given. */
+  capabilities?: Record<string, object>
   /** How long the factory takes. */
   factoryMs?: number
 }
