@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { OutgoingHttpHeaders } from 'node:http'
 import { sameEvent, type EventId } from './event-id.ts'
 import type { Connection } from './connection.ts'
-import type { Carrier, Log, LogEvent, StreamState } from './log/log.ts'
+import type { Carrier, Log, LogEvent, Page, StreamState } from './log/log.ts'
 
 /** How events and the end of a stream are written for one client. */
 export interface Framing {
@@ -91,6 +91,13 @@ export class Delivery {
     })
   }
 
+  /** Writes the first page, which was read when the stream got this carrier, and looks for what came since. */
+  start (page: Page | undefined): void {
+    if (this.connection.closed || this.#muted) return
+    this.#accept(page)
+    this.wake()
+  }
+
   /** There may be news; look. */
   wake (): void {
     this.#again = true
@@ -127,16 +134,9 @@ export class Delivery {
     while (this.#again && !this.connection.closed && !this.#muted && this.connection.hasRoom) {
       this.#again = false
       try {
-        const { seq, offset } = this.#position
-        const page = await log.read(sid, stream, { seq, offset: this.#anchored ? -1 : offset }, this.#scanned, PAGE_BYTES)
+        const page = await readPage(log, sid, stream, this.#position, this.#anchored, this.#scanned)
         if (this.connection.closed || this.#muted) break
-        if (page === undefined) {
-          this.connection.end()
-        } else if (!this.#superseded(page.stream.fence)) {
-          this.#take(page.events, page.more, page.stream)
-          this.#scanned = Math.max(page.scanned, this.#position.seq)
-          if (page.more) this.#again = true
-        }
+        this.#accept(page)
         wait = FIRST_RETRY_MS
       } catch {
         // The log is away: the connection stays, and reads on afterwards.
@@ -147,6 +147,16 @@ export class Delivery {
     }
     this.#reading = false
     if (this.#again && !this.connection.closed && !this.#muted && this.connection.hasRoom) void this.#read()
+  }
+
+  #accept (page: Page | undefined): void {
+    if (page === undefined) {
+      this.connection.end()
+    } else if (!this.#superseded(page.stream.fence)) {
+      this.#take(page.events, page.more, page.stream)
+      this.#scanned = Math.max(page.scanned, this.#position.seq)
+      if (page.more) this.#again = true
+    }
   }
 
   #take (events: readonly LogEvent[], more: boolean, state: StreamState): void {
@@ -208,4 +218,9 @@ export class Delivery {
       // The log is away; the next tick looks again.
     }
   }
+}
+
+/** One page of a stream after a position; `anchored`: only its number is known. */
+export async function readPage (log: Log, sid: string, stream: string, { seq, offset }: EventId, anchored: boolean, scanned = seq): Promise<Page | undefined> {
+  return await log.read(sid, stream, { seq, offset: anchored ? -1 : offset }, scanned, PAGE_BYTES)
 }

@@ -1,8 +1,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { LogAway, RpcCode } from '../errors.ts'
 import { formatEventId, type EventId } from '../event-id.ts'
-import type { Attached, Snapshot } from '../log/log.ts'
-import { patiently } from '../log/patience.ts'
+import type { Snapshot } from '../log/log.ts'
 import { randomText } from '../log/tags.ts'
 import { decideResume, formatOutcome, type Decision } from '../resume.ts'
 import { encodeComment } from '../sse.ts'
@@ -11,10 +10,11 @@ import { announce } from './announce.ts'
 import type { Endpoint } from './endpoint.ts'
 import { readCursor, readSessionId, readVersion } from './headers.ts'
 import { Refusal, SESSION_NOT_FOUND } from './refusal.ts'
+import type { Arrival } from './streams.ts'
 
 /** GET: a stream from a cursor on, or the standalone stream from where its last connection stood. */
 export async function get (endpoint: Endpoint, request: FastifyRequest, reply: FastifyReply): Promise<FastifyReply> {
-  const { config, log, streams, sessions } = endpoint
+  const { config, streams, sessions } = endpoint
   if (!parseAccept(request.headers.accept).sse) throw new Refusal(406, RpcCode.refused, 'Accept must allow text/event-stream')
   const claimed = readVersion(request.raw)
   const sid = readSessionId(request.raw)
@@ -50,14 +50,15 @@ export async function get (endpoint: Endpoint, request: FastifyRequest, reply: F
 
   const carrier = streams.nextCarrier()
   const name = stream.newest.stream
-  let attached: Attached | undefined
+  const { text, ...rest } = announce(cursor, decision, snapshot, randomText(2))
+  let arrival: Arrival | undefined
   try {
-    attached = await patiently(config.patienceMs, () => log.attach(sid, name, carrier))
+    arrival = await streams.attach(sid, name, carrier, rest.position, rest.anchored)
   } catch (error) {
     return away(endpoint, request, reply, cursor, claimed, error)
   }
-  if (attached === undefined) throw SESSION_NOT_FOUND
-  const { text, ...rest } = announce(cursor, decision, snapshot, randomText(2))
+  if (arrival === undefined) throw SESSION_NOT_FOUND
+  const { attached } = arrival
   streams.open(request, reply, {
     ...rest,
     sid,
@@ -69,7 +70,8 @@ export async function get (endpoint: Endpoint, request: FastifyRequest, reply: F
     takeovers: attached.takeovers,
     resume: outcome,
     first: config.resumable ? text : encodeComment('open'),
-    read: true
+    read: true,
+    arrival
   })
   return reply
 }

@@ -2,9 +2,10 @@ import type { OutgoingHttpHeaders } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Carriers } from '../carriers.ts'
 import { Connection } from '../connection.ts'
-import { Delivery, type Framing } from '../delivery.ts'
+import { Delivery, readPage, type Framing } from '../delivery.ts'
 import { STANDALONE, formatEventId, type EventId } from '../event-id.ts'
-import type { Carrier, Log } from '../log/log.ts'
+import type { Attached, Carrier, Log, Page } from '../log/log.ts'
+import { patiently } from '../log/patience.ts'
 import { randomText } from '../log/tags.ts'
 import type { Config } from '../options.ts'
 import { encodeComment, encodeCursor, encodeMessage, encodeRetry } from '../sse.ts'
@@ -37,6 +38,15 @@ export interface Opening {
   readonly ended: boolean
   /** There may be events to read already. */
   readonly read: boolean
+  /** What was read when the connection became the carrier. */
+  readonly arrival?: Arrival | undefined
+}
+
+/** A connection has become a stream's carrier. */
+export interface Arrival {
+  readonly attached: Attached
+  /** The first events after its position. */
+  readonly page: Page | undefined
 }
 
 /** Turns a reply into an SSE response that carries a stream. */
@@ -59,9 +69,22 @@ export class Streams {
     return this.#options.config.resumable && readsEmptyData(version) ? encodeCursor(formatEventId(id)) : encodeComment('open')
   }
 
+  /**
+   * Makes a connection the carrier of a stream, and reads the first page for it in the same round trip.
+   *
+   * @returns undefined when the session or the stream is gone
+   */
+  async attach (sid: string, stream: string, carrier: Carrier, position: EventId, anchored: boolean): Promise<Arrival | undefined> {
+    const { config, log } = this.#options
+    // In this order on one connection, so that the page is read by the carrier.
+    const [attached, page] = await patiently(config.patienceMs, async () =>
+      await Promise.all([log.attach(sid, stream, carrier), readPage(log, sid, stream, position, anchored)]))
+    return attached === undefined ? undefined : { attached, page }
+  }
+
   open (request: FastifyRequest, reply: FastifyReply, opening: Opening): void {
     const { config, log, carriers } = this.#options
-    const { sid, stream, carrier, fence, runner, takeovers, position, anchored, resume, first, ended, read } = opening
+    const { sid, stream, carrier, fence, runner, takeovers, position, anchored, resume, first, ended, read, arrival } = opening
     reply.hijack()
     const connection = new Connection({ id: carrier.connection, raw: reply.raw, keepAliveMs: config.keepAliveMs, stallMs: config.stallMs })
     const delivery = new Delivery({
@@ -86,6 +109,7 @@ export class Streams {
     delivery.open(sseHeaders(reply, { 'mcp-session-id': sid, ...resume === undefined ? {} : { 'mcp-resume': resume } }), first)
     if (ended) connection.end()
     else if (this.#closing && stream === STANDALONE) delivery.leave()
+    else if (arrival !== undefined) delivery.start(arrival.page)
     else if (read) delivery.wake()
   }
 
