@@ -1,7 +1,7 @@
 // What the guard takes for a violation, a gap or good order, on connections that the test writes frame by frame.
 import t from 'tap'
-import { createResumeGuard, type ResumeGap, type ResumeGuardOptions, type ResumeSequenceError } from '../lib/client/index.ts'
-import { connectGuarded, scriptFetch, settle, type ConnectOptions, type GuardedConnection } from './helpers/scripted-fetch.ts'
+import type { ResumeGap, ResumeGuardOptions, ResumeSequenceError } from '../lib/client/index.ts'
+import { settle, setUpGuard, type GuardedConnection } from './helpers/scripted-fetch.ts'
 
 const frame = (id: string | undefined, data?: unknown): string =>
   `${id === undefined ? '' : `id: ${id}\n`}data: ${data === undefined ? '' : JSON.stringify(data)}\n\n`
@@ -12,30 +12,13 @@ const note = (id: string | undefined, n: number): string => frame(id, { method: 
 /** `exact` IDs of the standalone stream: seq one above the offset. */
 const id = (offset: number, tag = 'aaaa'): string => `${offset + 1}-${offset}-1-${tag}`
 
-function setUp (options: Partial<ResumeGuardOptions> = {}) {
-  const server = scriptFetch()
-  const gaps: ResumeGap[] = []
-  const violations: ResumeSequenceError[] = []
-  const guard = createResumeGuard({
-    onGap (gap) { gaps.push(gap) },
-    onViolation (error) { violations.push(error) },
-    fetch: server.fetch,
-    ...options
-  })
-  const connect = (options?: ConnectOptions): Promise<GuardedConnection> => connectGuarded(guard.fetch, server, options)
-  return { server, guard, gaps, violations, connect }
-}
-
 /** What the application has seen. */
 const seen = ({ reader }: GuardedConnection): number[] => reader.messages.map(data => JSON.parse(data).n)
 
 /** A first connection that carries some frames and breaks; then the resume, with the cursor of a stock client. */
 async function resumeAfter (frames: readonly string[], signal?: string, options?: Partial<ResumeGuardOptions>) {
-  const all = setUp(options)
-  const first = await all.connect()
-  for (const text of frames) first.body.send(text)
-  first.body.fail(new Error('reset'))
-  await first.reader.ended
+  const all = setUpGuard(options)
+  const first = await all.cut(frames)
   const second = await all.connect({ claimed: first.reader.lastEventId, signal })
   return { ...all, first, second }
 }
@@ -60,7 +43,7 @@ t.test('live order', async t => {
     ['integers too long to be exact', ['9007199254740993', '9007199254740992'], undefined]
   ]
   for (const [what, ids, kind] of table) {
-    const { connect, violations } = setUp()
+    const { connect, violations } = setUpGuard()
     const connection = await connect()
     ids.forEach((id, n) => connection.body.send(note(id, n)))
     connection.body.send(note(undefined, 99))
@@ -197,14 +180,25 @@ t.test('a gap that the application cannot handle ends the stream, and comes agai
   t.strictSame([calls, violations.length], [2, 0])
 })
 
+t.test('a first connection can find a gap too', async t => {
+  const { connect, gaps, violations } = setUpGuard()
+  const connection = await connect({ signal: 'gap;cause=evicted;missed=3;replay=1' })
+  connection.body.send(frame(`${id(1)}.2f`) + note(undefined, 100) + note(id(5), 5) + note(id(6), 6))
+  connection.body.end()
+  t.equal(await connection.reader.ended, 'end')
+  t.match(gaps, [{ outcome: 'gap', cursor: '', stream: '1' }])
+  t.strictSame(seen(connection), [100, 5, 6])
+  t.strictSame(violations, [])
+})
+
 t.test('a gap that is announced without a stream reaches the application too', async t => {
   for (const [status, signal] of [[204, 'gap;cause=expired'], [400, 'future;cause=ahead']] as const) {
-    const { guard, server, gaps, second } = await resumeAfter([note(id(1), 1)], 'resumed;cause=caught-up')
+    const { ask, gaps, second } = await resumeAfter([note(id(1), 1)], 'resumed;cause=caught-up')
     second.body.end()
     await second.reader.ended
-    const pending = guard.fetch('http://127.0.0.1/mcp', { headers: { accept: 'text/event-stream', 'mcp-session-id': 's', 'last-event-id': id(4) } })
-    ;(await server.next()).respond({ 'mcp-resume': signal, 'content-type': 'application/json' }, status)
-    t.equal((await pending).status, status)
+    const { request, response } = ask(id(4))
+    ;(await request).respond({ 'mcp-resume': signal, 'content-type': 'application/json' }, status)
+    t.equal((await response).status, status)
     t.match(gaps, [{ signal, cursor: id(4), stream: '1' }])
   }
 })
@@ -212,7 +206,7 @@ t.test('a gap that is announced without a stream reaches the application too', a
 t.test('a violation: told, awaited, for good', async t => {
   let settled = (): void => {}
   const onViolation = (): Promise<void> => new Promise(resolve => { settled = resolve })
-  const { second, guard, server } = await resumeAfter([note(id(1), 1)], undefined, { onViolation })
+  const { second, ask, server } = await resumeAfter([note(id(1), 1)], undefined, { onViolation })
   second.body.send(note(id(3), 3) + note(id(4), 4))
   await settle()
   t.equal(second.reader.outcome, undefined, 'the stream waits for the application')
@@ -222,8 +216,6 @@ t.test('a violation: told, awaited, for good', async t => {
   t.strictSame(seen(second), [])
   await settle()
   t.ok(second.body.cancelled)
-  for (const cursor of [id(1), '']) {
-    await t.rejects(guard.fetch('http://127.0.0.1/mcp', { headers: { accept: 'text/event-stream', 'mcp-session-id': 's', 'last-event-id': cursor } }), error)
-  }
+  for (const cursor of [id(1), undefined]) await t.rejects(ask(cursor).response, error)
   t.equal(server.waiting, 0, 'no request was made')
 })

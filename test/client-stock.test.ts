@@ -1,5 +1,7 @@
 // Both stock SDK clients behind the guard, over real sockets, against servers that resume wrongly. Each fault is first
 // shown without the guard: nothing throws, and what the application has seen is wrong.
+import type { FetchLike as FetchLike2 } from '@modelcontextprotocol/client'
+import type { FetchLike as FetchLike1 } from '@modelcontextprotocol/sdk/shared/transport.js'
 import t from 'tap'
 import { createResumeGuard, type ResumeGap, type ResumeSequenceError } from '../lib/client/index.ts'
 import { startNaiveServer, type NaiveMode, type NaiveServer } from './helpers/naive-servers.ts'
@@ -41,6 +43,13 @@ async function cutListener ({ server, logged }: Setting, missed: number): Promis
   server.cut('listener')
   server.emit(missed)
 }
+
+t.test('the guard\'s fetch has the type that both clients ask for', async t => {
+  const { fetch } = createResumeGuard({ onGap () {}, onViolation () {} })
+  const one: FetchLike1 = fetch
+  const two: FetchLike2 = fetch
+  t.equal(one, two)
+})
 
 for (const version of [1, 2] as const) {
   t.test(`client ${version}.x, its listener`, async t => {

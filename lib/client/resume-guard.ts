@@ -118,7 +118,6 @@ export function createResumeGuard (options: ResumeGuardOptions): ResumeGuard {
     stream.busy = headers
     streams.push(stream)
 
-    let timer: ReturnType<typeof setTimeout>
     let reader: ReadableStreamDefaultReader<Uint8Array> | undefined
     try {
       const response = await send(url, { ...init, headers })
@@ -154,8 +153,9 @@ export function createResumeGuard (options: ResumeGuardOptions): ResumeGuard {
       let held = ''
       try {
         if (gap) await onGap(gap)
-        // The read then ends as if the server had ended the stream.
-        timer = setTimeout(() => { if (stream.phase === SILENT) drop() }, silentMs)
+        // The read then ends as if the server had ended the stream. The timer keeps no process up: a read that was aborted
+        // while its last bytes arrived may stay pending for ever, and nothing would clear it.
+        if (stream.phase === SILENT) setTimeout(() => { if (stream.phase === SILENT) drop() }, silentMs).unref?.()
         for (;;) {
           const { done, value } = await reader!.read()
           if (done && stream.phase === SILENT) await fail('silent')
@@ -195,7 +195,6 @@ export function createResumeGuard (options: ResumeGuardOptions): ResumeGuard {
 
     function close (): void {
       drop()
-      clearTimeout(timer)
       if (stream.busy !== headers) return
       stream.busy = undefined
       stream.phase = LIVE

@@ -1,4 +1,7 @@
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
+import { createResumeGuard, type ResumeGap, type ResumeGuard, type ResumeGuardOptions, type ResumeSequenceError } from '../../lib/client/index.ts'
+
+const url = 'http://127.0.0.1/mcp'
 
 /** A `fetch` whose every answer the test writes itself. */
 export interface ScriptedFetch {
@@ -98,7 +101,9 @@ export interface StockReader {
   readonly lastEventId: string | undefined
   /** `end`, or what the stream failed with. */
   readonly ended: Promise<unknown>
+  /** The same, as long as it is open undefined. */
   readonly outcome: unknown
+  cancel (): Promise<void>
 }
 
 /** Reads as the stock clients do: a decoder and an SSE parser in a pipe, one event after the other. */
@@ -128,7 +133,13 @@ export function readAsStock (response: Response): StockReader {
     }
   })()
   ended.then(value => { outcome = value }, () => {})
-  return { messages, ended, get lastEventId () { return lastEventId }, get outcome () { return outcome } }
+  return {
+    messages,
+    ended,
+    get lastEventId () { return lastEventId },
+    get outcome () { return outcome },
+    cancel: () => reader.cancel()
+  }
 }
 
 /** Everything that can happen without a new event from outside has happened. */
@@ -155,19 +166,57 @@ export interface ConnectOptions {
   readonly signal?: string | undefined
 }
 
-/** Opens a connection as a stock client does, and answers it. */
-export async function connectGuarded (fetch: ScriptedFetch['fetch'], server: ScriptedFetch, options: ConnectOptions = {}): Promise<GuardedConnection> {
-  const { method = 'GET', claimed, session = 's', signal } = options
-  const pending = fetch('http://127.0.0.1/mcp', {
-    method,
-    headers: {
-      accept: method === 'GET' ? 'text/event-stream' : 'application/json, text/event-stream',
-      'mcp-session-id': session,
-      ...claimed !== undefined && { 'last-event-id': claimed }
-    },
-    ...method === 'POST' && { body: '{}' }
+/** A guard on a scripted server. */
+export interface GuardSetting {
+  readonly server: ScriptedFetch
+  readonly guard: ResumeGuard
+  readonly gaps: ResumeGap[]
+  readonly violations: ResumeSequenceError[]
+  /** Opens a connection as a stock client does, and answers it. */
+  connect (options?: ConnectOptions): Promise<GuardedConnection>
+  /** A whole connection: its frames, and then a reset. */
+  cut (frames: readonly string[], options?: ConnectOptions): Promise<GuardedConnection>
+  /** A GET that the test answers itself. */
+  ask (claimed?: string): { readonly response: Promise<Response>, readonly request: Promise<ScriptedRequest> }
+}
+
+export function setUpGuard (options: Partial<ResumeGuardOptions> = {}): GuardSetting {
+  const server = scriptFetch()
+  const gaps: ResumeGap[] = []
+  const violations: ResumeSequenceError[] = []
+  const guard = createResumeGuard({
+    onGap (gap) { gaps.push(gap) },
+    onViolation (error) { violations.push(error) },
+    fetch: server.fetch,
+    ...options
   })
-  const request = await Promise.race([server.next(), pending.then(() => { throw new Error('answered without the server') })])
-  const body = request.respond(signal === undefined ? {} : { 'mcp-resume': signal })
-  return { body, reader: readAsStock(await pending), cursor: request.cursor }
+  return { server, guard, gaps, violations, connect, cut, ask }
+
+  async function connect ({ method = 'GET', claimed, session = 's', signal }: ConnectOptions = {}): Promise<GuardedConnection> {
+    const pending = guard.fetch(url, {
+      method,
+      headers: {
+        accept: method === 'GET' ? 'text/event-stream' : 'application/json, text/event-stream',
+        'mcp-session-id': session,
+        ...claimed !== undefined && { 'last-event-id': claimed }
+      },
+      ...method === 'POST' && { body: '{}' }
+    })
+    const request = await Promise.race([server.next(), pending.then(() => { throw new Error('answered without the server') })])
+    const body = request.respond(signal === undefined ? {} : { 'mcp-resume': signal })
+    return { body, reader: readAsStock(await pending), cursor: request.cursor }
+  }
+
+  async function cut (frames: readonly string[], options?: ConnectOptions): Promise<GuardedConnection> {
+    const connection = await connect(options)
+    for (const frame of frames) connection.body.send(frame)
+    connection.body.fail(new Error('reset'))
+    await connection.reader.ended
+    return connection
+  }
+
+  function ask (claimed?: string): ReturnType<GuardSetting['ask']> {
+    const headers = { accept: 'text/event-stream', 'mcp-session-id': 's', ...claimed !== undefined && { 'last-event-id': claimed } }
+    return { response: guard.fetch(url, { headers }), request: server.next() }
+  }
 }
