@@ -13,9 +13,10 @@ import { Server as Server2 } from '@modelcontextprotocol/server'
 import type { EventStore, JSONRPCMessage } from '@modelcontextprotocol/server'
 import t from 'tap'
 import { probe } from '../lib/cli/probe.ts'
-import type { Report } from '../lib/cli/probe.ts'
+import type { ProbeOptions, Report } from '../lib/cli/probe.ts'
 import { exitCodeOf } from '../lib/cli/report.ts'
 import { emitTool, tickTool } from './helpers/flawed-servers.ts'
+import { keyPrefix, redisUrl } from './helpers/redis.ts'
 import { startReplica } from './helpers/replica.ts'
 import type { Owner } from './helpers/teardown.ts'
 
@@ -86,7 +87,7 @@ t.test('@modelcontextprotocol/node 2.x with a store that takes its time', async 
 
   t.match(verdicts(report), { 'unique IDs': 'correct', 'busy stream': 'silent gap' },
     'what is stored while a replay is read, and before the connection is registered, is written to nobody')
-  t.match(report.causes, [/hand-over from replay to live/])
+  t.match(report.causes.join('\n'), /hand-over from replay to live/)
   t.equal(exitCodeOf(report), 1)
 })
 
@@ -121,6 +122,28 @@ t.test('the example server of this package', async t => {
   t.match(signals['older than retained'], { outcome: 'gap', cause: 'evicted' })
   t.match(signals['ahead of the head'], { outcome: 'future', cause: 'ahead' })
   t.equal(exitCodeOf(report), 0)
+})
+
+t.test('two of its replicas on one Redis, and an older protocol', async t => {
+  const env = { REDIS_URL: redisUrl(), KEY_PREFIX: keyPrefix(t), LOG_LEVEL: 'fatal' }
+  const [a, b] = await Promise.all([startReplica(t, env), startReplica(t, env)])
+  const report = await diagnose(a.url, 5000, { url2: new URL(b.url), protocol: '2025-06-18', floodEvents: 0 })
+
+  t.match(verdicts(report), {
+    'exact cursor': 'correct',
+    'other replica': 'correct',
+    'exact cursor, standalone': 'correct',
+    'other replica, standalone': 'correct'
+  })
+  t.same(report.causes, [])
+  t.equal(exitCodeOf(report), 0)
+})
+
+t.test('the example server with resuming switched off', async t => {
+  const { url } = await startReplica(t, { RESUMABLE: 0, LOG_LEVEL: 'fatal' })
+  const report = await diagnose(url, 5000)
+  t.equal(report.summary, 'nothing promised')
+  t.same(verdicts(report), { 'exact cursor': 'not offered' })
 })
 
 function serveNode2 (t: Owner, latencyMs: number): Promise<string> {
@@ -164,8 +187,8 @@ function orderedStore (latencyMs: number): EventStore {
   }
 }
 
-async function diagnose (url: string, timeoutMs: number): Promise<Report> {
-  return probe({ url: new URL(url), headers: {}, protocol: '2025-11-25', timeoutMs, wanted: WANTED, floodEvents: 100, log: () => {} })
+async function diagnose (url: string, timeoutMs: number, options: Partial<ProbeOptions> = {}): Promise<Report> {
+  return probe({ url: new URL(url), headers: {}, protocol: '2025-11-25', timeoutMs, wanted: WANTED, floodEvents: 100, log: () => {}, ...options })
 }
 
 function verdicts (report: Report): Record<string, string> {

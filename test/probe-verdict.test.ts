@@ -175,6 +175,8 @@ t.test('the likely cause', async t => {
   t.match(causes(clamped), [/clamped/])
   t.match(causes(cut(sse([5, 6]))), [/Nothing is stored/])
   t.match(causes(cut(sse([3, 5, 6]))), [/hand-over/])
+  t.match(causes(cut(open([3, 4]))), [/hand-over/], 'the tail is lost, although live messages came')
+  t.match(causes(cut({ ...open([3, 4]), got: [3, 4].map(n => ({ ...got(n), live: false })) })), [/not joined to the running call/])
   t.match(causes({ ...cut(open([])), carrier: 'standalone' }), [/^On the standalone stream: .*even an exact cursor gets nothing/])
   t.match(causes({ ...cut(status(404)), scenario: 'other replica' }), [/memory of one process/])
   t.match(causes(clamped, cut(resume({ got: [{ ...got(1), from: 'other session' }] }))), [/another client's messages/, /clamped/])

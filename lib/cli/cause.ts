@@ -46,12 +46,13 @@ const RULES: readonly Rule[] = [
   },
   {
     cause: 'The replay is not joined to the running call: what was stored comes, but live messages still go to the connection that is gone.',
-    explains: (one, failures) => one.judgement.verdict === 'hang' && is(one.seen, REAL) &&
-      failures.some(({ seen, judgement }) => judgement.verdict === 'hang' && seen.resumes.some(({ got }) => got.length > 0))
+    explains: (one, failures) => one.judgement.verdict === 'hang' && is(one.seen, REAL) && !cameLive(one) &&
+      failures.some(other => other.judgement.verdict === 'hang' && cameAtAll(other) && !cameLive(other))
   },
   {
     cause: 'The cursor is not found, and the connection waits on a stream that nobody writes to: even an exact cursor gets nothing.',
-    explains: (one, failures) => one.judgement.verdict === 'hang' && failures.some(({ seen, judgement }) => judgement.verdict === 'hang' && is(seen, REAL))
+    explains: (one, failures) => one.judgement.verdict === 'hang' && !cameAtAll(one) &&
+      failures.some(other => other.judgement.verdict === 'hang' && is(other.seen, REAL) && !cameAtAll(other))
   },
   {
     cause: 'Replayed events are sorted by something that does not order them, such as a clock and a random part.',
@@ -65,7 +66,7 @@ const RULES: readonly Rule[] = [
   },
   {
     cause: 'The hand-over from replay to live loses messages: one that is stored after the replay was read, and before the new connection is registered, is written to nobody.',
-    explains: one => one.judgement.verdict === 'silent gap' && is(one.seen, REAL)
+    explains: one => (one.judgement.verdict === 'silent gap' || one.judgement.verdict === 'hang') && is(one.seen, REAL)
   },
   {
     cause: 'Only one connection per stream is allowed, and a newer one may not take over.',
@@ -116,6 +117,14 @@ export function explain (all: readonly Judged[]): string[] {
 
 function is ({ scenario }: Observation, scenarios: readonly ScenarioName[]): boolean {
   return scenarios.includes(scenario)
+}
+
+function cameAtAll ({ seen }: Judged): boolean {
+  return seen.resumes.some(({ got }) => got.length > 0)
+}
+
+function cameLive ({ seen }: Judged): boolean {
+  return seen.resumes.some(({ got }) => got.some(({ live }) => live))
 }
 
 function gotAllAgain ({ before }: Observation, { repeated }: Judgement): boolean {

@@ -27,6 +27,8 @@ export interface ProbeOptions {
   readonly wanted: readonly Wanted[]
   /** Undefined: as much as a harmless call allows. */
   readonly floodEvents?: number
+  /** These scenarios alone; all by default. */
+  readonly only?: readonly ScenarioName[]
   log (text: string): void
 }
 
@@ -92,7 +94,7 @@ export async function probe (options: ProbeOptions): Promise<Report> {
       const lab: Lab = { target, reference, floodEvents, ...(options.url2 !== undefined && { url2: options.url2 }) }
       reports.push(report(uniqueIds(reference, [first, second])))
       const primary = call === discovery.found[0]?.call && carrier === discovery.found[0].carrier
-      reports.push(...await runScenarios(lab, primary, log))
+      reports.push(...await runScenarios(lab, primary, options))
     }
     const summary = summarize(reports)
     const quick = summary === 'sound' && !reports.some(({ seen }) => seen.resumes.some(({ got }) => got.some(({ live }) => live)))
@@ -102,10 +104,10 @@ export async function probe (options: ProbeOptions): Promise<Report> {
   }
 }
 
-async function runScenarios (lab: Lab, primary: boolean, log: (text: string) => void): Promise<ScenarioReport[]> {
+async function runScenarios (lab: Lab, primary: boolean, { only, log }: ProbeOptions): Promise<ScenarioReport[]> {
   const { carrier } = lab.reference
   const chosen = scenarios.filter(([name]) => carrier === 'request' || standaloneScenarios.includes(name) ||
-    (primary && name !== 'finished stream'))
+    (primary && name !== 'finished stream')).filter(([name]) => only === undefined || only.includes(name))
   const reports: ScenarioReport[] = []
   for (const [name, scenario] of chosen) {
     log(carrier === 'standalone' ? `${name}, standalone stream` : name)
