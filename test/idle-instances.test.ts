@@ -15,10 +15,12 @@ t.test('idle instances are let go while their sessions live on', async t => {
   await text(session.at(c!.url), 'echo', { text: 'here' })
   await text(session.at(d!.url), 'echo', { text: 'and there' })
   const listener = await session.at(c!.url).listen()
-  const working = await session.at(d!.url).call('work', { key: 'long', ms: 5000 })
+  const working = await session.at(d!.url).call('work', { key: 'long', ms: 8000 })
   await until(async () => (await c!.stats()).servers === 0, 'no instance is left where nothing runs', 20_000)
+  // Each replica looks on its own.
+  await until(async () => (await d!.stats()).servers <= 1, 'the idle ones to be let go on the other replica, too', 20_000)
   t.equal((await d!.stats()).servers, 1, 'one is left where a call runs')
-  t.match(await working.response(15_000), { result: { content: [{ text: 'worked on long' }] } })
+  t.match(await working.response(20_000), { result: { content: [{ text: 'worked on long' }] } })
   await until(async () => (await d!.stats()).servers === 0, 'it goes when the call is over', 20_000)
 
   t.ok(listener.stream.isOpen, 'a stream needs no instance')
