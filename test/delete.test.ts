@@ -6,7 +6,7 @@ import { startCluster, type Host } from './helpers/hosts.ts'
 import { keysUnder, redisUrl } from './helpers/redis.ts'
 import { del, get, initialize, post, type Session } from './helpers/sse-client.ts'
 import { cursorOf } from './helpers/stream-events.ts'
-import { until } from './helpers/wait.ts'
+import { until, within } from './helpers/wait.ts'
 
 // Looks after its sessions every 2 s, so that what such a look brings back would show.
 const cluster = await startCluster(t, 2, { plugin: { sessionTtlMs: 6000, keepAliveMs: 4000, retention: { windowMs: 60_000 } } })
@@ -51,8 +51,8 @@ t.test('B44: DELETE on one replica ends streams and handlers on the other, and n
     const at = performance.now()
     t.equal((await session.at(b.url).del()).status, 204)
     t.strictSame(await traces(cluster.redis, cluster.keyPrefix, session.sessionId), [])
-    t.equal(await listener.stream.ended, 'end')
-    t.equal(await call.stream.ended, 'end')
+    t.equal(await within(listener.stream.ended, 'the end of the stream'), 'end')
+    t.equal(await within(call.stream.ended, 'the end of the stream'), 'end')
     took.push(performance.now() - at)
     await until(async () => (await happened(a, key)).includes('aborted'), 'its signal is aborted')
     await isGone(t, session, cursorOf(call.stream.frames)!)
@@ -80,9 +80,9 @@ t.test('a DELETE holds although its message was missed', async t => {
   proxy.stall(({ isSubscriber }) => isSubscriber)
   const at = performance.now()
   t.equal((await session.at(b.url).del()).status, 204)
-  t.equal(await listener.stream.ended, 'end')
-  t.equal(await call.stream.ended, 'end')
-  t.equal(await talking.stream.ended, 'end')
+  t.equal(await within(listener.stream.ended, 'the end of the stream'), 'end')
+  t.equal(await within(call.stream.ended, 'the end of the stream'), 'end')
+  t.equal(await within(talking.stream.ended, 'the end of the stream'), 'end')
   await until(async () => (await happened(c, 'unheard')).includes('aborted'), 'its signal is aborted')
   t.comment(`found out ${Math.round(performance.now() - at)} ms after`)
   t.strictSame(await traces(cluster.redis, cluster.keyPrefix, session.sessionId), [])
