@@ -2,6 +2,7 @@
 //
 // Every scenario in one run, the load generator here and each server in a process of its own. Contestants take turns and
 // medians are compared, so that ratios hold on a machine that does other things too; absolute numbers do not.
+// BENCH_CPU_PROF=FOLDER writes a CPU profile of every server there.
 import { randomBytes } from 'node:crypto'
 import { cpus, loadavg, totalmem } from 'node:os'
 import { Redis } from 'ioredis'
