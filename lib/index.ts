@@ -62,6 +62,8 @@ async function mcpResume (app: FastifyInstance, options: McpResumeOptions): Prom
     streams.leaveStandalone()
     await sessions.settle(config.graceMs)
     streams.leaveAll()
+    // Calls that are answered as plain JSON would hold the app as well.
+    await sessions.close()
   })
   app.addHook('onClose', async () => {
     watch.close()

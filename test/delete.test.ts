@@ -68,6 +68,15 @@ t.test('B44: DELETE on one replica ends streams and handlers on the other, and n
   t.strictSame([...(await a.stats()).uncaught, ...(await b.stats()).uncaught], [])
 })
 
+t.test('a call that is answered as plain JSON ends with its session', async t => {
+  const session = await initialize(a.url)
+  const plain = session.call('work', { key: 'plain', ms: 60_000 }, { headers: { accept: 'application/json' } })
+  await until(async () => (await happened(a, 'plain')).includes('started'), 'the handler runs')
+  t.equal((await session.at(b.url).del()).status, 204)
+  t.match(await (await plain).response(), { result: { isError: true } })
+  t.ok((await happened(a, 'plain')).includes('aborted'))
+})
+
 t.test('a DELETE holds although its message was missed', async t => {
   const proxy = await startFaultProxy(t, redisUrl())
   const c = await cluster.add({ redisUrl: proxy.url })

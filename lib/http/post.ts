@@ -93,6 +93,9 @@ export class Post {
       return await this.#failed(request, reply, message, accepted, error)
     }
     const mode: AnswerMode = !accepted.sse ? 'json' : accepted.json && QUICK.test(message.method) ? 'quick' : 'stream'
+    if (streams.over && mode !== 'quick') {
+      return await this.#sendJson(reply, rpcError(message.id, RpcCode.away, 'The server is closing; nothing was started. Try again.', { retryAfter: 1 }), accepted)
+    }
     const carrier = streams.nextCarrier()
     const call = session.call(message, mode, carrier)
     sessions.noteChange(session, call)

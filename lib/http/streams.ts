@@ -54,9 +54,14 @@ export class Streams {
   readonly #options: StreamsOptions
   #connections = 0
   #closing = false
+  #over = false
 
   constructor (options: StreamsOptions) {
     this.#options = options
+  }
+
+  get over (): boolean {
+    return this.#over
   }
 
   /** A name for a connection that is about to be. */
@@ -108,7 +113,7 @@ export class Streams {
     carriers.add(delivery, takeovers)
     delivery.open(sseHeaders(reply, { 'mcp-session-id': sid, ...resume === undefined ? {} : { 'mcp-resume': resume } }), first)
     if (ended) connection.end()
-    else if (this.#closing && stream === STANDALONE) delivery.leave()
+    else if (this.#over || (this.#closing && stream === STANDALONE)) delivery.leave()
     else if (arrival !== undefined) delivery.start(arrival.page)
     else if (read) delivery.wake()
   }
@@ -137,7 +142,9 @@ export class Streams {
     }
   }
 
+  /** The grace is over: every stream ends, and no more calls are taken that could run on. */
   leaveAll (): void {
+    this.#over = true
     for (const delivery of this.#options.carriers.all()) delivery.leave()
   }
 

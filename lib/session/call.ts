@@ -4,6 +4,7 @@ import type { EventId } from '../event-id.ts'
 import type { Appender } from '../log/appender.ts'
 import { encodeJson } from '../sse.ts'
 import { rpcError, type RpcId, type RpcMessage, type RpcRequest, type RpcResponse } from './jsonrpc.ts'
+import { lostResponse } from './lost.ts'
 
 /**
  * How a request is answered. `stream`: on a stream of its own from the first byte. `quick`: as plain JSON, unless it
@@ -97,11 +98,12 @@ export class Call {
     else this.#settle({ kind: 'cancelled' })
   }
 
-  /** Nobody waits for the answer any more, and the stream may not exist. */
+  /** The call is given up, with its session or because its stream could not be opened; who waits for plain JSON is told. */
   abandon (): void {
     clearTimeout(this.#timer)
     this.#over = true
     this.#options.appender.abandon()
+    if (!this.#streaming) this.#settle({ kind: 'json', response: lostResponse({ ...this.request, digest: '' }) })
   }
 
   #stream (): void {
